@@ -1,0 +1,48 @@
+"""Build and complete multilingual knowledge bases with a language model: Prix-LM.
+
+    import prixlm
+
+    kb = prixlm.import_kb([], "world", format="world")
+    kb.find("Suomi", "fi")
+
+The public names are the ones in `__all__`; they are imported when they are first used, so that
+`import prixlm` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prixlm.errors import PrixError
+    from prixlm.facts import Entity, Link, Triple
+    from prixlm.kb.importer import import_kb
+    from prixlm.kb.splits import SplitConfig, known_objects, split_kb, unseen_triples
+    from prixlm.kb.store import KB
+
+__all__ = [
+    "KB",
+    "Entity",
+    "Link",
+    "PrixError",
+    "SplitConfig",
+    "Triple",
+    "import_kb",
+    "known_objects",
+    "split_kb",
+    "unseen_triples",
+]
+
+_HOMES = {
+    "prixlm.errors": ["PrixError"],
+    "prixlm.facts": ["Entity", "Link", "Triple"],
+    "prixlm.kb.importer": ["import_kb"],
+    "prixlm.kb.splits": ["SplitConfig", "known_objects", "split_kb", "unseen_triples"],
+    "prixlm.kb.store": ["KB"],
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'prixlm' has no attribute {name!r}")

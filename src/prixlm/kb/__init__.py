@@ -1,0 +1,1 @@
+"""Knowledge in: a dump becomes a KB folder."""

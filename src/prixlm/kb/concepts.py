@@ -1,0 +1,43 @@
+"""Which entities mean the same: connected components over links, streamed.
+
+Memory is a few numbers for each entity, however many links there are.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+Array = np.ndarray[Any, Any]
+
+
+def number_concepts(num_entities: int, links: Iterable[tuple[Array, Array]]) -> Array:
+    """A concept id for each entity, from 0 without gaps, in the order of their first entities.
+
+    links: batches of two equally long arrays of entity ids.
+    """
+    first = np.arange(num_entities, dtype=np.int32)  # the smallest known entity of one's concept
+    for a, b in links:
+        merge_pairs(first, a, b)
+    is_first = first == np.arange(num_entities, dtype=np.int32)
+    numbers = np.cumsum(is_first, dtype=np.int32) - 1
+    return numbers[first]
+
+
+def merge_pairs(first: Array, a: Array, b: Array) -> None:
+    """Join the concepts of every pair, in place: `first` stays the smallest entity of each."""
+    a, b = first[a], first[b]
+    apart = a != b
+    if not apart.any():
+        return
+    nodes, places = np.unique(np.concatenate([a[apart], b[apart]]), return_inverse=True)
+    rows, columns = np.split(places, 2)
+    edges = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(len(nodes), len(nodes)))
+    num_groups, group = connected_components(edges, directed=False)
+    smallest = np.full(num_groups, nodes[-1], first.dtype)
+    np.minimum.at(smallest, group, nodes)
+    moved = np.arange(len(first), dtype=first.dtype)
+    moved[nodes] = smallest[group]
+    first[:] = moved[first]

@@ -1,0 +1,492 @@
+"""From staged rows to the tables of a KB: the joins, in DuckDB, spilling to disk.
+
+Redirects are resolved, names become entities and aliases, facts become triples in every language
+that names both ends, links become concepts. All output is sorted, so the same rows give the same
+bytes whatever the order, the threads or the memory. What does not fit is counted in `Account`.
+
+In the SQL, a *node* is a key that some language names (its number is its first entity's id), and
+`pos` is the place of a row: the source in the upper bits, the line in the lower.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from prixlm.kb.concepts import number_concepts
+from prixlm.kb.stage import POS_BITS, positioned
+from prixlm.kb.staging import (
+    FROM_KEY,
+    NUM_SAMPLES,
+    REDIRECTED,
+    STAGED,
+    Account,
+    Array,
+    Format,
+    Reject,
+    printable,
+)
+from prixlm.kb.store import SPLITS, TableWriter, rechunk
+
+_ROWS = 1 << 17
+_MAX_REDIRECTS = 8  # each round doubles the length of the chains that are resolved
+
+
+@dataclass
+class Merge:
+    """One merge: staged Parquet parts in `parts`, scratch space in `work`, tables into `out`."""
+
+    parts: Path
+    work: Path
+    out: Path
+    format: Format
+    langs: tuple[str, ...] | None
+    account: Account
+    memory: str = "1GiB"
+    max_triples: int | None = None
+    seed: int = 0
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    def steps(self) -> list[tuple[str, Callable[[], None]]]:
+        """What is to be done, in order, each with a word for the progress bar."""
+        return [
+            ("redirects", self.resolve_redirects),
+            ("relations", self.write_relations),
+            ("names", self.collect_names),
+            ("entities", self.number_entities),
+            ("facts", self.join_facts),
+            ("triples", self.write_triples),
+            ("links", self.join_links),
+            ("concepts", self.write_entities),
+            ("aliases", self.write_aliases),
+        ]
+
+    def __post_init__(self) -> None:
+        self.out.mkdir(parents=True)
+        self.db = duckdb.connect(str(self.work / "merge.duckdb"))
+        self.db.execute(f"SET memory_limit = '{self.memory}'")
+        self.db.execute(f"SET temp_directory = '{_escape(self.work / 'spill')}'")
+        self.db.execute("SET preserve_insertion_order = false")
+        for table, schema in STAGED.items():
+            files = sorted(self.parts.glob(f"*-{table}.parquet"))
+            if not files:
+                empty = self.parts / f"none-{table}.parquet"
+                pq.write_table(positioned(schema).empty_table(), empty)
+                files = [empty]
+            names = ", ".join(f"'{_escape(file)}'" for file in files)
+            self.db.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{names}])")
+
+    def resolve_redirects(self) -> None:
+        """One final target for each redirected key; circles are rejected."""
+        read = self._count("redirects")
+        self.db.execute(
+            "CREATE TABLE redirect AS SELECT key, min(target) AS target FROM redirects "
+            "WHERE key <> target GROUP BY key"
+        )
+        follow = "FROM redirect a LEFT JOIN redirect b ON a.target = b.key"
+        for _ in range(_MAX_REDIRECTS):
+            if not self._count("redirect a JOIN redirect b ON a.target = b.key"):
+                break
+            self.db.execute(
+                "CREATE TABLE followed AS SELECT a.key, coalesce(b.target, a.target) AS target "
+                f"{follow}"
+            )
+            self.db.execute("DROP TABLE redirect")
+            self.db.execute("ALTER TABLE followed RENAME TO redirect")
+        circles = "key = target OR target IN (SELECT key FROM redirect)"
+        in_circle = self._count(f"redirect WHERE {circles}")
+        to_itself = self._count("redirects WHERE key = target")
+        self.db.execute(f"DELETE FROM redirect WHERE {circles}")
+        kept = self._count("redirect")
+        self.account.imported["redirects"] += kept
+        self.account.rejected["redirect in a circle"] += in_circle + to_itself
+        self.account.filtered["duplicate"] += read - kept - in_circle - to_itself
+        self.has_redirects = kept > 0
+
+    def write_relations(self) -> None:
+        """Relations that facts use or the source declares, with their names in each language."""
+        self.db.execute(
+            "CREATE TABLE relation AS SELECT key, CAST(row_number() OVER (ORDER BY key) - 1 AS "
+            "INTEGER) AS id FROM (SELECT relation AS key FROM facts "
+            "UNION SELECT key FROM relations)"
+        )
+        self.db.execute(
+            "CREATE TABLE relation_name AS SELECT r.id AS relation, n.* EXCLUDE (key) FROM "
+            "(SELECT * FROM relations UNION ALL SELECT * FROM names) n JOIN relation r USING (key)"
+        )
+        rows = self.db.execute(
+            "SELECT relation, lang, name, count(*), min(rank), min(pos) FROM relation_name "
+            "GROUP BY ALL ORDER BY relation, lang, min(rank), min(pos), name"
+        ).fetchall()
+        best: dict[int, dict[str, str]] = {}
+        for relation, lang, name, count, _, _ in rows:
+            if lang is not None:
+                best.setdefault(relation, {}).setdefault(lang, name)
+            self.account.imported["relations"] += 1
+            self.account.filtered["duplicate"] += count - 1
+        keys = [
+            row[0] for row in self.db.execute("SELECT key FROM relation ORDER BY id").fetchall()
+        ]
+        with TableWriter(self.out, "relations") as table:
+            common = [_common_name(best.get(i, {}), key) for i, key in enumerate(keys)]
+            table.write(id=np.arange(len(keys)), key=pa.array(keys, pa.string()), name=common)
+        with TableWriter(self.out, "relation_names") as table:
+            named = [
+                (i, lang, name) for i in sorted(best) for lang, name in sorted(best[i].items())
+            ]
+            columns = zip(*named, strict=True) if named else ([], [], [])
+            relation, lang, name = (list(column) for column in columns)
+            table.write(relation=relation, lang=lang, name=name)
+        self.counts["relations"] = len(keys)
+
+    def collect_names(self) -> None:
+        """Names of entities: those of redirected keys move, keys without a name are named."""
+        self.db.execute("CREATE VIEW own AS SELECT * FROM names ANTI JOIN relation USING (key)")
+        if self.has_redirects:
+            self.db.execute(
+                "CREATE VIEW name AS SELECT coalesce(r.target, n.key) AS key, n.lang, n.name, "
+                f"n.rank + if(r.key IS NULL, 0, {REDIRECTED}) AS rank, n.pos "
+                "FROM own n LEFT JOIN redirect r USING (key)"
+            )
+        else:
+            self.db.execute("CREATE VIEW name AS SELECT * FROM own")
+        self._name_keys()
+
+    def _name_keys(self) -> None:
+        """Names made from keys, for the ends of facts and links; a real name has precedence."""
+        made = self.work / "made.parquet"
+        schema = pa.schema([("key", pa.string()), ("lang", pa.string()), ("name", pa.string())])
+        with pq.ParquetWriter(made, schema) as writer:
+            if self.format.names_from_keys is not None:
+                columns = {"subject": "facts", "object": "facts", "a": "links", "b": "links"}
+                ends = " UNION ALL ".join(f"SELECT {c} AS key FROM {t}" for c, t in columns.items())
+                query = (
+                    f"SELECT DISTINCT coalesce(r.target, e.key) AS key FROM ({ends}) e "
+                    "LEFT JOIN redirect r USING (key)"
+                )
+                for batch in self._stream(query):
+                    writer.write_batch(self._made_names(batch.column(0), schema))
+        self.db.execute(f"CREATE VIEW made AS SELECT * FROM read_parquet('{_escape(made)}')")
+
+    def _made_names(self, keys: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+        assert self.format.names_from_keys is not None
+        keys = keys.cast(pa.string())
+        lang, name = self.format.names_from_keys(keys)
+        good = pc.and_(lang.is_valid(), pc.fill_null(pc.not_equal(name, ""), False))
+        if self.langs is not None:
+            good = pc.and_(good, pc.is_in(lang, pa.array(self.langs, pa.string())))
+        columns = [column.filter(good) for column in (keys, lang, name)]
+        return pa.record_batch(columns, schema=schema)
+
+    def number_entities(self) -> None:
+        """Sort the names by language and key: the first of each is the entity, the rest aliases."""
+        query = (
+            f"SELECT lang, key, name, rank FROM (SELECT lang, key, name, rank, pos FROM name "
+            f"UNION ALL SELECT lang, key, name, {FROM_KEY}, NULL FROM made) "
+            "ORDER BY lang, key, rank, pos, name"
+        )
+        entity, alias = self.work / "entity.parquet", self.work / "alias.parquet"
+        entity_schema = pa.schema(
+            [("id", pa.int32()), ("lang", pa.string()), ("key", pa.string()), ("name", pa.string())]
+        )
+        alias_schema = pa.schema([("entity", pa.int32()), ("name", pa.string())])
+        before: tuple[Any, Any] = (None, None)
+        num_entities, num_named, num_made = 0, 0, 0
+        languages: Counter[str] = Counter()
+        with (
+            pq.ParquetWriter(entity, entity_schema) as entities,
+            pq.ParquetWriter(alias, alias_schema) as aliases,
+        ):
+            for batch in self._stream(query):
+                lang, key, name, rank = batch.columns
+                new = _differs(lang, before[0]) | _differs(key, before[1])
+                ids = num_entities - 1 + np.cumsum(new)
+                made = np.asarray(rank) == FROM_KEY
+                num_entities += int(new.sum())
+                num_named += int((new & ~made).sum())
+                num_made += int((~new & made).sum())
+                mask, other = pa.array(new), pa.array(~new & ~made)
+                own = [pa.array(ids[new], pa.int32()), *(c.filter(mask) for c in (lang, key, name))]
+                entities.write_batch(pa.record_batch(own, schema=entity_schema))
+                rest = [pa.array(ids, pa.int32()).filter(other), name.filter(other)]
+                aliases.write_batch(pa.record_batch(rest, schema=alias_schema))
+                for value in pc.value_counts(own[1]).to_pylist():
+                    languages[value["values"]] += value["counts"]
+                before = (lang[-1].as_py(), key[-1].as_py())
+        self.num_entities = num_entities
+        self.counts["entities"] = dict(sorted(languages.items()))
+        self.account.imported["names"] += num_named
+        self.db.execute(f"CREATE VIEW entity AS SELECT * FROM read_parquet('{_escape(entity)}')")
+        self.db.execute(f"CREATE VIEW alias AS SELECT * FROM read_parquet('{_escape(alias)}')")
+        self.db.execute(
+            "CREATE TABLE node AS SELECT key, min(id) AS node, count(*) AS num "
+            "FROM entity GROUP BY key"
+        )
+        self.one_language_each = not self._count("node WHERE num > 1")
+
+    def join_facts(self) -> None:
+        """Facts with nodes for keys, each once; the ones whose ends have no name are rejected."""
+        subject, object_ = self._node_of("f.subject", "s"), self._node_of("f.object", "o")
+        rank = " ".join(f"WHEN '{split}' THEN {i}" for i, split in enumerate(SPLITS))
+        self.db.execute(
+            "CREATE TABLE joined AS SELECT s.node AS s, r.id AS r, o.node AS o, f.lang, "
+            f"CAST(CASE coalesce(f.split, 'train') {rank} END AS TINYINT) AS split, f.pos "
+            f"FROM facts f JOIN relation r ON r.key = f.relation {subject} {object_}"
+        )
+        nameless = "joined WHERE s IS NULL OR o IS NULL"
+        self._reject("entity without a name", nameless, self._fact_texts)
+        self.db.execute(
+            "CREATE TABLE fact AS SELECT s, r, o, lang, min(split) AS split, min(pos) AS pos, "
+            "count(*) AS num, count(DISTINCT split) AS num_splits "
+            "FROM joined WHERE s IS NOT NULL AND o IS NOT NULL GROUP BY s, r, o, lang"
+        )
+        self.db.execute("DROP TABLE joined")
+        repeats, moved = self._one(
+            "SELECT coalesce(sum(num - num_splits), 0), coalesce(sum(num_splits - 1), 0) FROM fact"
+        )
+        self.account.filtered["duplicate"] += int(repeats)
+        self.account.filtered["stands in an earlier split too"] += int(moved)
+
+    def write_triples(self) -> None:
+        """A triple for each fact and each language that names both its ends."""
+        self.db.execute(
+            "CREATE TABLE member AS SELECT n.node, e.id, e.lang "
+            "FROM entity e JOIN node n USING (key)"
+        )
+        self.db.execute(
+            "CREATE TABLE triple AS SELECT s.id AS subject, f.r AS relation, o.id AS object, "
+            "s.lang, f.split, f.rowid AS fact FROM fact f "
+            "JOIN member s ON s.node = f.s JOIN member o ON o.node = f.o AND o.lang = s.lang "
+            "WHERE f.lang IS NULL OR f.lang = s.lang"
+        )
+        alone = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
+        if self._count("fact") > self._num_facts("triple"):
+            self._reject("no language names both ends", alone, self._fact_texts)
+        total = self._count("triple")
+        keep = _sampler(total, self.max_triples, self.seed)
+        languages: dict[str, Counter[str]] = {}
+        kept_facts = self.work / "kept.parquet"
+        query = "SELECT * FROM triple ORDER BY subject, relation, object"
+        with (
+            TableWriter(self.out, "triples") as table,
+            pq.ParquetWriter(kept_facts, pa.schema([("fact", pa.int64())])) as kept,
+        ):
+            for batch in rechunk(self._stream(query), _ROWS):
+                rows = pa.table(batch).filter(pa.array(keep(batch.num_rows)))
+                if not rows.num_rows:
+                    continue
+                rows = rows.combine_chunks()
+                column = {name: rows[name].combine_chunks() for name in rows.schema.names}
+                split = pa.array(SPLITS, pa.string()).take(column["split"])
+                table.write(
+                    lang=column["lang"],
+                    subject=column["subject"],
+                    relation=column["relation"],
+                    object=column["object"],
+                    split=split,
+                )
+                kept.write_table(rows.select(["fact"]).cast(pa.schema([("fact", pa.int64())])))
+                for lang, name, number in _group_counts(column["lang"], split):
+                    languages.setdefault(lang, Counter())[name] += number
+        self.counts["triples"] = {
+            lang: dict(sorted(languages[lang].items())) for lang in sorted(languages)
+        }
+        imported = self._num_facts(f"read_parquet('{_escape(kept_facts)}')")
+        self.account.filtered["sampled out"] += self._num_facts("triple") - imported
+        self.account.imported["facts"] += imported
+        self.db.execute("DROP TABLE triple")
+        self.db.execute("DROP TABLE fact")
+
+    def join_links(self) -> None:
+        """Explicit links between entities, and what they say about concepts.
+
+        A link to something that no language names is no link, but two entities with the same such
+        counterpart (a Wikidata item, say) mean the same.
+        """
+        a, b = self._node_of("l.a", "x"), self._node_of("l.b", "y")
+        self.db.execute(
+            f"CREATE TABLE joined AS SELECT x.node AS a, y.node AS b, l.a AS key_a, l.b AS key_b, "
+            f"l.pos FROM links l {a} {b}"
+        )
+        self.db.execute(
+            "CREATE TABLE hub AS SELECT key, min(node) AS node FROM ("
+            "SELECT key_b AS key, a AS node FROM joined WHERE b IS NULL AND a IS NOT NULL "
+            "UNION ALL SELECT key_a, b FROM joined WHERE a IS NULL AND b IS NOT NULL) "
+            "GROUP BY key HAVING count(DISTINCT node) > 1"
+        )
+        on_hub = "(a IS NULL AND key_a IN (SELECT key FROM hub) AND b IS NOT NULL)"
+        on_hub += " OR (b IS NULL AND key_b IN (SELECT key FROM hub) AND a IS NOT NULL)"
+        self.db.execute(
+            "CREATE TABLE shared AS SELECT coalesce(j.a, j.b) AS a, h.node AS b FROM joined j "
+            "JOIN hub h ON h.key = if(j.a IS NULL, j.key_a, j.key_b) "
+            "WHERE (j.a IS NULL) <> (j.b IS NULL)"
+        )
+        self._reject(
+            "link to an entity that is not there",
+            f"joined WHERE (a IS NULL OR b IS NULL) AND NOT ({on_hub})",
+            self._link_texts,
+        )
+        to_itself = self._count("joined WHERE a = b")
+        self.db.execute(
+            "CREATE TABLE link AS SELECT least(a, b) AS a, greatest(a, b) AS b, count(*) AS num "
+            "FROM joined WHERE a <> b GROUP BY ALL"
+        )
+        repeats, distinct = self._one("SELECT coalesce(sum(num), 0) - count(*), count(*) FROM link")
+        self.account.filtered["link to itself"] += to_itself
+        self.account.filtered["duplicate"] += int(repeats)
+        self.account.imported["links"] += int(distinct) + self._count("shared")
+        with TableWriter(self.out, "links") as table:
+            for batch in self._stream("SELECT a, b FROM link ORDER BY a, b"):
+                table.write(a=batch.column("a"), b=batch.column("b"))
+        self.counts["links"] = table.num_rows
+        self.db.execute("DROP TABLE joined")
+
+    def write_entities(self) -> None:
+        """Entities with their concepts: one key is one concept, and links join concepts."""
+
+        def pairs() -> Iterator[tuple[Array, Array]]:
+            same_key = "SELECT id AS a, node AS b FROM member WHERE id <> node"
+            for query in (same_key, "SELECT a, b FROM link", "SELECT a, b FROM shared"):
+                for batch in self._stream(query, 1 << 20):
+                    yield np.asarray(batch.column("a")), np.asarray(batch.column("b"))
+
+        concepts = number_concepts(self.num_entities, pairs())
+        self.counts["concepts"] = int(concepts.max()) + 1 if len(concepts) else 0
+        with TableWriter(self.out, "entities") as table:
+            start = 0
+            for batch in pq.ParquetFile(self.work / "entity.parquet").iter_batches(_ROWS):
+                column = {name: batch.column(name) for name in batch.schema.names}
+                end = start + batch.num_rows
+                table.write(**column, concept=concepts[start:end])
+                start = end
+
+    def write_aliases(self) -> None:
+        """Further names, each once, without the entity's own."""
+        query = (
+            "SELECT DISTINCT a.entity, a.name FROM alias a JOIN entity e ON e.id = a.entity "
+            "WHERE a.name <> e.name ORDER BY a.entity, a.name"
+        )
+        with TableWriter(self.out, "aliases") as table:
+            for batch in self._stream(query):
+                table.write(entity=batch.column("entity"), name=batch.column("name"))
+        self.account.imported["names"] += table.num_rows
+        self.account.filtered["duplicate"] += self._count("alias") - table.num_rows
+        self.counts["aliases"] = table.num_rows
+
+    def close(self) -> None:
+        self.db.close()
+
+    def _node_of(self, key: str, table: str) -> str:
+        """SQL that joins the node of a key, through its redirect if there are any."""
+        if not self.has_redirects:
+            return f"LEFT JOIN node {table} ON {table}.key = {key}"
+        moved = f"moved_{table}"
+        return (
+            f"LEFT JOIN redirect {moved} ON {moved}.key = {key} "
+            f"LEFT JOIN node {table} ON {table}.key = coalesce({moved}.target, {key})"
+        )
+
+    def _reject(self, reason: str, rows: str, texts: Callable[[list[int]], dict[int, str]]) -> None:
+        """Count `rows` (SQL after FROM) as rejected, and keep the first as samples."""
+        number = self._count(rows)
+        if not number:
+            return
+        self.account.rejected[reason] += number
+        found = self.db.execute(
+            f"SELECT pos FROM {rows} ORDER BY pos LIMIT {NUM_SAMPLES}"
+        ).fetchall()
+        places = sorted({row[0] for row in found})
+        shown = texts(places)
+        for pos in places:
+            source, line = pos >> POS_BITS, pos & ((1 << POS_BITS) - 1)
+            self.account.samples.append(Reject(reason, source, line, printable(shown[pos])))
+
+    def _fact_texts(self, places: list[int]) -> dict[int, str]:
+        return self._texts("facts", "concat_ws(' ', subject, relation, object)", places)
+
+    def _link_texts(self, places: list[int]) -> dict[int, str]:
+        return self._texts("links", "concat_ws(' ', a, b)", places)
+
+    def _texts(self, table: str, text: str, places: list[int]) -> dict[int, str]:
+        query = f"SELECT pos, min({text}) FROM {table} WHERE pos IN (SELECT unnest(?)) GROUP BY pos"
+        return dict(self.db.execute(query, [places]).fetchall())
+
+    def _num_facts(self, triples: str) -> int:
+        """How many facts stand behind these triples; a fact can be a triple in many languages."""
+        if self.one_language_each:
+            return self._count(triples)
+        return int(self._one(f"SELECT count(DISTINCT fact) FROM {triples}")[0])
+
+    def _count(self, rows: str) -> int:
+        return int(self._one(f"SELECT count(*) FROM {rows}")[0])
+
+    def _one(self, query: str) -> tuple[Any, ...]:
+        row = self.db.execute(query).fetchone()
+        assert row is not None
+        return row
+
+    def _stream(self, query: str, rows: int = _ROWS) -> Iterator[pa.RecordBatch]:
+        with self.db.cursor() as cursor:
+            reader: Any = cursor.sql(query).to_arrow_reader(rows)
+            yield from (batch for batch in reader if batch.num_rows)
+
+
+def name_from_key(key: str) -> str:
+    """A relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
+    local = re.split(r"[/#]", key)[-1] or key if "://" in key else key
+    if "://" in key:
+        local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
+        local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
+        local = local.replace("_", " ")
+    return local.strip() or key
+
+
+def _common_name(names: dict[str, str], key: str) -> str:
+    """The name that every language may use: English, else the first language's, else the key's."""
+    if "en" in names:
+        return names["en"]
+    return names[min(names)] if names else name_from_key(key)
+
+
+def _differs(column: pa.Array, before: Any) -> Array:
+    """Where a value differs from the one above it; `before` stands above the first."""
+    new = np.ones(len(column), bool)
+    new[0] = column[0].as_py() != before
+    new[1:] = np.asarray(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
+    return new
+
+
+def _sampler(total: int, wanted: int | None, seed: int) -> Callable[[int], Array]:
+    """Chooses `wanted` of `total` rows that come in batches: each set of rows is equally likely."""
+    if wanted is None or wanted >= total:
+        return lambda rows: np.ones(rows, bool)
+    generator = np.random.default_rng(seed)
+    left, needed = total, wanted
+
+    def choose(rows: int) -> Array:
+        nonlocal left, needed
+        here = int(generator.hypergeometric(needed, left - needed, rows))
+        chosen = np.zeros(rows, bool)
+        chosen[generator.choice(rows, here, replace=False)] = True
+        left, needed = left - rows, needed - here
+        return chosen
+
+    return choose
+
+
+def _group_counts(a: pa.Array, b: pa.Array) -> Iterator[tuple[str, str, int]]:
+    grouped = pa.table({"a": a, "b": b}).group_by(["a", "b"]).aggregate([([], "count_all")])
+    for row in grouped.to_pylist():
+        yield row["a"], row["b"], row["count_all"]
+
+
+def _escape(path: Path) -> str:
+    return str(path).replace("'", "''")

@@ -1,0 +1,156 @@
+"""Sources to staged Parquet parts: chunks are parsed by several processes, in order.
+
+A part is a fixed number of chunks of one source. It is there when its `.json` is, which is written
+last, so an interrupted import goes on after its last whole part. A staged row says where it came
+from in one number, its `pos`: the source in the upper bits, the line in the lower ones.
+"""
+
+import itertools
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from prixlm.kb.disk import write_atomically
+from prixlm.kb.staging import NUM_SAMPLES, STAGED, Account, Chunk, Parsed, Parser, Reject
+
+POS_BITS = 40
+PART_CHUNKS = 64
+_INLINE_BYTES = 32 << 20  # less than this is parsed here: starting processes takes longer
+
+Parse = Callable[[Parser, Iterable[Chunk]], Iterator[Parsed]]
+
+
+def positioned(schema: pa.Schema) -> pa.Schema:
+    """The schema of a staged table on disk: the place of a row instead of its line."""
+    return schema.set(schema.get_field_index("line"), pa.field("pos", pa.int64()))
+
+
+def stage_source(
+    index: int, parser: Parser, chunks: Iterator[Chunk], parts: Path, parse: Parse
+) -> Iterator[Account]:
+    """Write the parts of one source that are not there yet; yields what each part accounts for."""
+    for number in itertools.count():
+        first = next(chunks, None)
+        if first is None:
+            return
+        group = itertools.chain([first], itertools.islice(chunks, PART_CHUNKS - 1))
+        prefix = parts / f"{index:05d}-{number:06d}"
+        if _done(prefix).exists():
+            deque(group, maxlen=0)
+        else:
+            _write_part(prefix, parse(parser, group))
+        yield _read_account(prefix)
+
+
+@contextmanager
+def parsing(num_bytes: int) -> Iterator[Parse]:
+    """A function that parses chunks in order: here if they are few, else in other processes."""
+    if num_bytes < _INLINE_BYTES:
+        yield lambda parser, chunks: (parse_chunk(parser, chunk) for chunk in chunks)
+        return
+    context = multiprocessing.get_context("spawn")
+    workers = max(2, os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as executor:
+        try:
+            yield partial(_parse_ahead, executor, workers + 1)
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+def parse_chunk(parser: Parser, chunk: Chunk) -> Parsed:
+    if not chunk.broken:
+        return parser(chunk)
+    parsed = Parsed(chunk.source, read=1)
+    assert isinstance(chunk.data, bytes)
+    parsed.reject(chunk.broken, chunk.line, chunk.data)
+    return parsed
+
+
+def _parse_ahead(
+    executor: ProcessPoolExecutor, num_ahead: int, parser: Parser, chunks: Iterable[Chunk]
+) -> Iterator[Parsed]:
+    """Results in the order of the chunks, with a bounded number of chunks under way."""
+    waiting: deque[Future[Parsed]] = deque()
+    for chunk in chunks:
+        waiting.append(executor.submit(parse_chunk, parser, chunk))
+        if len(waiting) >= num_ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _start_worker() -> None:
+    """One thread, and an end when the parent ends, however it does."""
+    pa.set_cpu_count(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch(sentinel: int = parent.sentinel) -> None:
+        multiprocessing.connection.wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _done(prefix: Path) -> Path:
+    return prefix.with_suffix(".json")
+
+
+def _write_part(prefix: Path, results: Iterable[Parsed]) -> None:
+    account = Account()
+    with ExitStack() as stack:
+        writers: dict[str, pq.ParquetWriter] = {}
+        for parsed in results:
+            for table, batches in parsed.tables.items():
+                if table not in writers:
+                    path = f"{prefix}-{table}.parquet"
+                    writer = pq.ParquetWriter(path, positioned(STAGED[table]), compression="lz4")
+                    writers[table] = stack.enter_context(writer)
+                for batch in batches:
+                    writers[table].write_batch(_with_position(batch, parsed.source))
+            account.add(parsed.read, parsed.rejected, parsed.filtered, parsed.samples)
+    values = {
+        "read": account.read,
+        "rejected": account.rejected,
+        "filtered": account.filtered,
+        "samples": account.samples,
+    }
+    write_atomically(_done(prefix), json.dumps(values, ensure_ascii=False))
+
+
+def _with_position(batch: pa.RecordBatch, source: int) -> pa.RecordBatch:
+    place = batch.schema.get_field_index("line")
+    columns = list(batch.columns)
+    columns[place] = pc.add(columns[place], pa.scalar(source << POS_BITS, pa.int64()))
+    return pa.record_batch(columns, schema=positioned(batch.schema))
+
+
+def _read_account(prefix: Path) -> Account:
+    values = json.loads(_done(prefix).read_text("utf-8"))
+    account = Account()
+    samples = [Reject(*sample) for sample in values["samples"]]
+    account.add(values["read"], Counter(values["rejected"]), Counter(values["filtered"]), samples)
+    return account
+
+
+def first_samples(samples: Iterable[Reject]) -> list[Reject]:
+    """The first rejected rows of each reason, by source and line."""
+    taken: Counter[str] = Counter()
+    kept = []
+    for sample in sorted(samples):
+        taken[sample.reason] += 1
+        if taken[sample.reason] <= NUM_SAMPLES:
+            kept.append(sample)
+    return kept

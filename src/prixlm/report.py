@@ -1,0 +1,109 @@
+"""Figures for people: tables for the terminal.
+
+Names from a KB are untrusted text: `shown` makes them safe for a terminal.
+"""
+
+from typing import Any
+
+from babel import Locale
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from prixlm.kb.store import KB, SPLITS
+
+
+def shown(text: str) -> str:
+    """A name for the terminal: no markup of rich's, no control characters."""
+    return escape("".join(c if c.isprintable() else " " for c in text))
+
+
+def language_name(code: str) -> str:
+    return str(Locale("en").languages.get("nb" if code == "no" else code, code))
+
+
+def kb_figures(kb: KB) -> dict[str, Any]:
+    """What `prixlm stats --json` prints."""
+    counts = kb.manifest.counts
+    return {
+        "languages": kb.languages,
+        "entities": counts["entities"],
+        "triples": {lang: counts["triples"].get(lang, {}) for lang in kb.languages},
+        "relations": counts["relations"],
+        "aliases": counts["aliases"],
+        "links": counts["links"],
+        "concepts": counts["concepts"],
+        "split": kb.manifest.split,
+        "account": kb.manifest.account,
+        "sources": kb.manifest.sources,
+        "licence": kb.manifest.licence,
+        "tool": kb.manifest.tool,
+    }
+
+
+def kb_table(kb: KB) -> Table:
+    """Languages with their entities and triples; a column for each split that there is."""
+    splits = [s for s in SPLITS if kb.num_triples(split=s)] or ["train"]
+    table = Table(title=shown(str(kb.folder)), title_style="bold", show_footer=True)
+    table.add_column("language", footer=f"{len(kb.languages)} languages", no_wrap=True)
+    table.add_column("entities", footer=f"{kb.num_entities:,}", justify="right")
+    for split in splits:
+        header = "triples" if len(splits) == 1 else split
+        table.add_column(header, footer=f"{kb.num_triples(split=split):,}", justify="right")
+    for lang in kb.languages:
+        numbers = [kb.num_triples(lang, split) for split in splits]
+        entities = kb.manifest.counts["entities"][lang]
+        cells = [f"{number:,}" for number in (entities, *numbers)]
+        table.add_row(f"{lang}  {shown(language_name(lang))}", *cells)
+    return table
+
+
+def print_kb(console: Console, kb: KB) -> None:
+    counts = kb.manifest.counts
+    console.print(kb_table(kb))
+    console.print(
+        f"{counts['concepts']:,} concepts, {counts['relations']:,} relations, "
+        f"{counts['links']:,} explicit links, {counts['aliases']:,} further names. "
+        f"Licence of the data: {shown(kb.manifest.licence)}."
+    )
+
+
+def print_account(console: Console, kb: KB) -> None:
+    """Where the rows that were read went, so that nothing is lost in silence."""
+    account = kb.manifest.account
+    imported = account["imported"]
+    console.print(
+        f"Read {account['read']:,} rows: imported {sum(imported.values()):,} "
+        f"({_listed(imported)}), rejected {sum(account['rejected'].values()):,}, "
+        f"filtered {sum(account['filtered'].values()):,}."
+    )
+    for word in ("rejected", "filtered"):
+        if account[word]:
+            console.print(f"  {word}: {_listed(account[word])}")
+    if account["rejected"]:
+        console.print(f"  The first of each are in {shown(str(kb.folder / 'rejects.tsv'))}.")
+
+
+def print_facts(console: Console, kb: KB, langs: list[str], number: int = 2) -> None:
+    """A few facts of some languages, for the eye."""
+    table = Table(title="Some of its facts", title_style="bold")
+    for column in ("language", "subject", "relation", "object"):
+        table.add_column(column)
+    for lang in langs:
+        if lang not in kb.languages:
+            continue
+        names = kb.relation_names(lang)
+        rows = kb.query(
+            "SELECT s.name, t.relation, o.name FROM (SELECT *, row_number() OVER "
+            "(PARTITION BY relation ORDER BY md5(CAST(subject AS VARCHAR))) AS place FROM triples "
+            "WHERE lang = $lang) t JOIN entities s ON s.id = t.subject "
+            "JOIN entities o ON o.id = t.object WHERE place = 1 ORDER BY t.relation LIMIT $number",
+            {"lang": lang, "number": number},
+        ).fetchall()
+        for subject, relation, object_ in rows:
+            table.add_row(lang, shown(subject), shown(names[relation]), shown(object_))
+    console.print(table)
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{shown(name)} {number:,}" for name, number in counts.items()) or "none"

@@ -1,0 +1,354 @@
+"""The import as a whole: what goes in comes out, killed or not, and errors that help."""
+
+import errno
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from prixlm import KB, PrixError, import_kb
+from prixlm.kb import disk, importer, merge, stage, streams
+from prixlm.kb.importer import estimate_import, plan_import
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def sums(kb: KB) -> tuple[int, int]:
+    account = kb.manifest.account
+    parts = [sum(account[part].values()) for part in ("imported", "rejected", "filtered")]
+    return account["read"], sum(parts)
+
+
+def write_dump(path: Path, num_entities: int = 600, seed: int = 0) -> Path:
+    """N-Triples in three languages with labels, facts, links and a few bad lines."""
+    rng = random.Random(seed)
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(num_entities):
+            for lang, word in (("en", "thing"), ("fi", "olio"), ("ja", "もの")):
+                iri = f"<http://ex.org/{lang}/{number}>"
+                label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+                file.write(f'{iri} {label} "{word} {number}"@{lang} .\n')
+                other = f"<http://ex.org/{lang}/{rng.randrange(num_entities)}>"
+                file.write(f"{iri} <http://ex.org/p/knowsWell{number % 7}> {other} .\n")
+                if lang != "en":
+                    same = "<http://www.w3.org/2002/07/owl#sameAs>"
+                    file.write(f"{iri} {same} <http://ex.org/en/{number}> .\n")
+            if number % 97 == 0:
+                file.write("this is not RDF\n")
+    return path
+
+
+def test_dbp5l_has_exactly_the_counts_of_its_files(data: Path, tmp_path: Path) -> None:
+    kb = import_kb([data / "dbp5l"], tmp_path / "kb")
+    counts = kb.manifest.counts
+    expected = {"el": 5231, "en": 13996, "es": 12381, "fr": 13176, "ja": 11805}
+    assert counts["entities"] == expected
+    for lang, splits in counts["triples"].items():
+        for split, number in splits.items():
+            file = data / "dbp5l" / "kg" / f"{lang}-{'val' if split == 'valid' else split}.tsv"
+            assert number == file.read_bytes().count(b"\n")
+    assert counts["triples"]["en"] == {"train": 48652, "valid": 24051, "test": 7464}
+    assert counts["links"] == 37592
+    assert counts["concepts"] == 29440
+    assert counts["relations"] == 960
+    assert len(set(kb.relation_names("en"))) < 960 == len(set(kb.relation_keys()))
+    assert sums(kb)[0] == sums(kb)[1]
+    egypt = kb.find("Egypt", "en")
+    assert [e.key.partition("#")[0] for e in egypt] == ["http://dbpedia.org/resource/Egypt"] * 4
+
+
+def test_only_the_asked_languages_are_imported(data: Path, tmp_path: Path) -> None:
+    kb = import_kb([data / "dbp5l"], tmp_path / "kb", langs=["el", "ja"])
+    assert kb.languages == ["el", "ja"]
+    assert kb.num_triples("el") == 8670 + 4152 + 1017
+    assert sums(kb)[0] == sums(kb)[1]
+
+
+def test_the_world_has_17_languages_and_links_them(world: KB) -> None:
+    assert len(world.languages) == 17
+    assert world.num_triples() >= 35_000
+    (finland,) = world.find("Suomi", "fi")
+    names = {e.lang: e.name for e in world.find_key(finland.key)}
+    assert names["te"] == "ఫిన్లాండ్" and names["th"] == "ฟินแลนด์" and names["lo"] == "ຟິນແລນ"
+    pairs = sum(batch.num_rows for batch in world.link_pairs(["fi", "te"]))
+    assert pairs == len({e.key for e in _all(world, "fi")} & {e.key for e in _all(world, "te")})
+
+
+def _all(kb: KB, lang: str) -> list[object]:
+    return list(kb.entities(kb.entity_range(lang)))
+
+
+def test_the_same_import_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    import_kb([dump], tmp_path / "a")
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 5000)
+    monkeypatch.setattr(stage, "PART_CHUNKS", 3)
+    monkeypatch.setattr(merge, "_ROWS", 2048)
+    monkeypatch.setattr(stage, "_INLINE_BYTES", 0)  # in other processes
+    import_kb([dump], tmp_path / "b", memory="100MB")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+KILLED = """
+import os, signal, sys, threading
+from prixlm import import_kb
+from prixlm.kb import stage, streams
+streams.CHUNK_BYTES, stage.PART_CHUNKS = 20000, 2
+if {processes}:
+    stage._INLINE_BYTES = 0
+calls = 0
+def progress(name, done, total):
+    global calls
+    calls += name == {name!r}
+    if calls > {number}:
+        os.kill(os.getpid(), signal.SIGKILL)
+if {seconds}:
+    threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGKILL)).start()
+import_kb([{dump!r}], {to!r}, progress=progress)
+"""
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of the import that is killed, so that what it staged is taken up."""
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 20000)
+    monkeypatch.setattr(stage, "PART_CHUNKS", 2)
+
+
+def kill_import(dump: Path, to: Path, name: str, number: int, **more: object) -> None:
+    """Start an import and kill it at the given call of its progress function."""
+    code = KILLED.format(
+        dump=str(dump),
+        to=str(to),
+        name=name,
+        number=number,
+        **{"seconds": 0, "processes": 0} | more,
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "processes"),
+    [
+        ("hash", 0, 0),
+        ("read", 0, 0),
+        ("read", 4, 0),
+        ("read", 9, 1),
+        *[("join", step, 0) for step in (0, 2, 4, 6, 8, 9)],
+    ],
+)
+def test_a_killed_import_leaves_no_half_kb_and_goes_on_to_the_same_bytes(
+    name: str, number: int, processes: int, tmp_path: Path, small_parts: None
+) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    whole = contents(import_kb([dump], tmp_path / "whole").folder)
+    kill_import(dump, tmp_path / "kb", name, number, processes=processes)
+    assert not (tmp_path / "kb").exists()
+    import_kb([dump], tmp_path / "kb")
+    assert contents(tmp_path / "kb") == whole
+    assert not (tmp_path / "kb.partial").exists()
+
+
+def test_an_import_killed_at_any_time_goes_on_to_the_same_bytes(
+    tmp_path: Path, small_parts: None
+) -> None:
+    dump = write_dump(tmp_path / "dump.nt", 3000)
+    start = time.perf_counter()
+    whole = contents(import_kb([dump], tmp_path / "whole").folder)
+    spent = time.perf_counter() - start
+    for share in (0.2, 0.5, 0.8):
+        to = tmp_path / f"kb-{share}"
+        code = KILLED.format(
+            dump=str(dump), to=str(to), name="", number=0, seconds=share * spent, processes=0
+        )
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+        if not to.exists():
+            import_kb([dump], to)
+        assert contents(to) == whole
+
+
+def test_workers_end_when_the_import_is_killed(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    kill_import(dump, tmp_path / "kb", "read", 9, processes=1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not _processes_with(str(tmp_path / "kb")):
+            return
+        time.sleep(0.1)
+    raise AssertionError("worker processes are left over")
+
+
+def _processes_with(text: str) -> list[str]:
+    """Processes whose files lie below the folder of this import."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if text in " ".join(str(link.readlink()) for link in (folder / "fd").iterdir()):
+                found.append(folder.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_what_is_staged_is_not_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    kill_import(dump, tmp_path / "kb", "join", 0)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr(stage, "parse_chunk", fail)
+    assert import_kb([dump], tmp_path / "kb").num_entities == 1800
+
+
+def test_another_import_to_the_same_folder_starts_anew(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    kill_import(dump, tmp_path / "kb", "join", 0)
+    kb = import_kb([dump], tmp_path / "kb", langs=["fi"])
+    assert kb.languages == ["fi"]
+
+
+def test_two_imports_to_one_folder_do_not_run_at_once(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    with disk.locked(tmp_path / "kb.partial"), pytest.raises(PrixError, match="is running"):
+        import_kb([dump], tmp_path / "kb")
+
+
+def test_a_kb_that_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    import_kb([dump], tmp_path / "kb")
+    with pytest.raises(PrixError, match="already there"):
+        import_kb([dump], tmp_path / "kb")
+    kb = import_kb([dump], tmp_path / "kb", langs=["fi"], overwrite=True)
+    assert kb.languages == ["fi"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dump.nt", "kb"]
+
+
+def test_a_sample_has_the_asked_size_and_depends_on_the_seed_alone(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    files = {}
+    for number, seed in itertools.product((1, 2), (0, 1)):
+        to = tmp_path / f"{number}-{seed}"
+        kb = import_kb([dump], to, max_triples=500, seed=seed)
+        assert kb.num_triples() == 500
+        assert sums(kb)[0] == sums(kb)[1]
+        files[number, seed] = (to / "triples.parquet").read_bytes()
+    assert files[1, 0] == files[2, 0] != files[1, 1]
+
+
+def test_a_sample_of_facts_in_many_languages_adds_up(tmp_path: Path) -> None:
+    kb = import_kb([], tmp_path / "kb", format="world", langs=["fi", "et"], max_triples=1000)
+    assert kb.num_triples() == 1000
+    assert sums(kb)[0] == sums(kb)[1]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "rubbish\n<a> <b>\n"])
+def test_nothing_to_import_is_an_error_that_says_what_was_looked_for(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.nt").write_text(text)
+    with pytest.raises(PrixError, match=r"nothing to import in a\.nt.*Looked for RDF"):
+        import_kb([tmp_path / "a.nt"], tmp_path / "kb")
+    assert not (tmp_path / "kb").exists()
+
+
+def test_a_strict_import_stops_at_the_first_bad_row(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    with pytest.raises(PrixError, match=r"dump\.nt line \d+: malformed line: this is not RDF"):
+        import_kb([dump], tmp_path / "kb", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("sources", "options", "message"),
+    [
+        (["nowhere.nt"], {}, "no such file"),
+        ([], {}, "no source given"),
+        (["dump.nt"], {"format": "sparql"}, "unknown format sparql: expected one of"),
+        (["dump.nt"], {"langs": ["fi", "klingonese"]}, "unknown language klingonese"),
+        (["dump.nt"], {"max_triples": 0}, "expected 1 or more"),
+        (["notes.doc"], {}, "not recognised. Looked for"),
+        (["dump.nt", "facts.tsv"], {}, "different formats"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_was_expected(
+    sources: list[str], options: dict[str, object], message: str, tmp_path: Path, toy_files: object
+) -> None:
+    write_dump(tmp_path / "dump.nt", 3)
+    (tmp_path / "notes.doc").write_text("x")
+    with pytest.raises(PrixError, match=message):
+        import_kb([tmp_path / s for s in sources], tmp_path / "kb", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_ends_with_a_clear_line_and_no_half_kb(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(importer, "_finish", fail)
+    with pytest.raises(PrixError, match=r"is full.* Free some space"):
+        import_kb([dump], tmp_path / "kb")
+    assert not (tmp_path / "kb").exists()
+
+
+def test_a_disk_that_really_fills_up_ends_with_a_clear_line(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt", 3000)
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(small)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system is not allowed here")
+    try:
+        with pytest.raises(PrixError, match="is full"):
+            import_kb([dump], small / "kb")
+        assert not (small / "kb").exists()
+        subprocess.run(["mount", "-o", "remount,size=60m", str(small)], check=True)
+        kb = import_kb([dump], small / "kb")
+        assert contents(kb.folder) == contents(import_kb([dump], tmp_path / "whole").folder)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_a_dry_run_estimates_without_writing(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    estimate = estimate_import(plan_import([dump]))
+    assert estimate.num_rows == dump.read_bytes().count(b"\n")
+    assert "dump.nt" in estimate.as_text() and "rdf" in estimate.as_text()
+    assert json.dumps(estimate.as_dict())
+    assert list(tmp_path.iterdir()) == [dump]
+
+
+def test_rejects_have_their_reason_file_and_line(tmp_path: Path) -> None:
+    kb = import_kb([write_dump(tmp_path / "dump.nt", 98)], tmp_path / "kb")
+    rows = [line.split("\t") for line in (kb.folder / "rejects.tsv").read_text().splitlines()]
+    assert rows[0] == ["reason", "source", "line", "text"]
+    assert [row[:2] for row in rows[1:]] == [["malformed line", "dump.nt"]] * 2
+    lines = (tmp_path / "dump.nt").read_text("utf-8").splitlines()
+    assert all(lines[int(row[2]) - 1] == "this is not RDF" for row in rows[1:])
+
+
+def test_the_manifest_says_where_the_data_came_from(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt", 3)
+    manifest = import_kb([dump], tmp_path / "kb", licence="CC0-1.0").manifest
+    assert manifest.licence == "CC0-1.0"
+    (source,) = manifest.sources
+    assert source["name"] == "dump.nt" and source["size"] == dump.stat().st_size
+    assert len(source["sha256"]) == 64
+    assert str(tmp_path) not in (tmp_path / "kb" / "manifest.json").read_text()
