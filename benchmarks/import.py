@@ -25,6 +25,7 @@ import pyoxigraph
 import rdflib
 
 from prixlm import KB, import_kb
+from prixlm.languages import PAPER_LANGUAGES
 
 LANGS = {"en": "Some thing", "fi": "Jokin olio", "el": "Κάποιο πράγμα", "ja": "あるもの"}
 LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
@@ -58,7 +59,7 @@ def write_triples(path: Path, num_lines: int, seed: int = 0) -> None:
 def write_wikidata(path: Path, num_items: int, seed: int = 0) -> None:
     """Items of about ten KB in the published layout: labels, aliases, claims with references."""
     rng = random.Random(seed)
-    codes = "en de fr es it ru ja zh fi et hu tr ko th te lo mr pt nl pl sv uk ar fa he cs".split()
+    codes = [*PAPER_LANGUAGES, "pt", "nl", "pl", "sv", "uk", "ar", "fa", "he", "cs"]
     with path.open("w", encoding="utf-8") as file:
         file.write("[\n")
         for number in range(1, num_items + 1):
@@ -195,9 +196,8 @@ def benchmark_wikidata(folder: Path, num_items: int) -> None:
     with path.open("rb") as source, bz2.open(packed, "wb") as target:
         shutil.copyfileobj(source, target)
     size = path.stat().st_size / 1e6
-    print(
-        "| Wikidata JSON | items | s | items/s | peak MiB | MB/s, unpacked |\n|---|---|---|---|---|---|"
-    )
+    print("| Wikidata JSON | items | s | items/s | peak MiB | MB/s, unpacked |")
+    print("|---|---|---|---|---|---|")
     for name, file in (("plain", path), ("bz2", packed)):
         shutil.rmtree(folder / "kb", ignore_errors=True)
         _, seconds, mib = run_apart(import_whole, file, folder / "kb")

@@ -68,6 +68,8 @@ def normalise(code: str) -> str | None:
 def parse_languages(codes: Iterable[str]) -> tuple[str, ...]:
     """The asked languages, normalised, sorted and without repeats; an unknown one is an error."""
     found = {code: normalise(code) for code in codes}
+    if not found:
+        raise PrixError("no language given: expected codes such as en,fi,zh.")
     unknown = sorted(code for code, language in found.items() if language is None)
     if unknown:
         raise PrixError(

@@ -98,7 +98,7 @@ class DBpediaParser(RdfParser):
         return pc.or_(language.is_null(), pc.is_in(language, known))
 
     def _keep(self, block: Statements, mask: pa.Array, parsed: Parsed) -> Statements:
-        parsed.filter("language not asked for", len(block.line) - pc.sum(mask).as_py())
+        parsed.filter("language not asked for", len(block.line) - (pc.sum(mask).as_py() or 0))
         return block.where(mask)
 
 

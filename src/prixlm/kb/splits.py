@@ -149,7 +149,8 @@ def _check(kb: KB, to: Path, config: SplitConfig, overwrite: bool) -> None:
         raise PrixError(f"{to} is already there. Pass --overwrite, or split to another folder.")
     if to.exists() and to.resolve() == kb.folder.resolve():
         raise PrixError(f"{to} is the KB itself: split to another folder.")
-    missing = sorted(set(parse_languages(config.langs or ())) - set(kb.languages))
+    asked = parse_languages(config.langs) if config.langs is not None else ()
+    missing = sorted(set(asked) - set(kb.languages))
     if missing:
         raise PrixError(
             f"{kb.folder} has no {', '.join(missing)}; its languages are {', '.join(kb.languages)}."

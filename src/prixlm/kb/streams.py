@@ -1,11 +1,12 @@
 """Bytes in: any file, plain or compressed, as chunks of whole lines.
 
-`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` are decompressed on the way; bz2 by several
-threads, and gz too where there are four cores or more (with two, zlib alone was faster). An archive
-that ends early or is damaged gives all that can be read of it, then one broken chunk that says so.
+`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` are decompressed on the way, bz2 by several threads
+(for gz, rapidgzip passed over a missing end in silence, and zlib is fast enough). An archive that
+ends early or is damaged gives all that can be read of it, then one broken chunk that says so.
 """
 
 import bz2
+import contextlib
 import gzip
 import lzma
 import os
@@ -50,24 +51,38 @@ class SourceReader:
     """A decompressing reader that never raises on damage: `damage` says what was wrong."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._raw = path.open("rb")
-        except OSError as error:
-            raise PrixError(f"cannot read {path}: {error.strerror}.") from None
         self._path = path
         self._suffix = path.suffix.lower()
         self._served = 0
         self._serial = False
+        self._raw: IO[bytes] | None = None
+        self._stream: Any = None
         self.damage: str | None = None
-        self._stream: Any = self._open(parallel=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._stream, self._raw):
+            if stream is not None:
+                with contextlib.suppress(*_DAMAGE):
+                    stream.close()
+        self._stream = self._raw = None
 
     def read(self, size: int) -> bytes:
         """The next bytes, at most `size` of them; b"" at the end or where the damage begins."""
         while self.damage is None:
             try:
+                if self._stream is None:
+                    self._stream = self._open()
                 block: bytes = self._stream.read(min(size, _SMALL_READ) if self._serial else size)
             except _DAMAGE as error:
                 self._recover(error)
+                continue
+            if not block and not self._served and not self._serial and self._path.stat().st_size:
+                self._recover(
+                    EOFError("nothing in the archive")
+                )  # the parallel readers say nothing
                 continue
             self._served += len(block)
             return block
@@ -75,39 +90,34 @@ class SourceReader:
 
     def position(self) -> int:
         """How far into the file on disk the reader is, in bytes."""
-        if isinstance(self._stream, rapidgzip.IndexedBzip2File | rapidgzip.RapidgzipFile):
+        if isinstance(self._stream, rapidgzip.IndexedBzip2File):
             return int(self._stream.tell_compressed()) // 8
-        return int(self._raw.tell())
+        return self._raw.tell() if self._raw is not None else 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-        self._raw.close()
-
-    def _open(self, parallel: bool) -> Any:
-        cores = os.cpu_count() or 1
+    def _open(self) -> Any:
+        try:
+            raw = self._raw = self._path.open("rb")
+        except OSError as error:
+            raise PrixError(f"cannot read {self._path}: {error.strerror}.") from None
+        cores = 1 if self._serial else os.cpu_count() or 1
         match self._suffix:
-            case ".gz" if parallel and cores >= 4:
-                return rapidgzip.RapidgzipFile(str(self._path), parallelization=cores)
             case ".gz":
-                return gzip.GzipFile(fileobj=self._raw)
-            case ".bz2" if parallel and cores >= 2:
+                return gzip.GzipFile(fileobj=raw)
+            case ".bz2" if cores >= 2:
                 return rapidgzip.IndexedBzip2File(str(self._path), parallelization=cores)
             case ".bz2":
-                return bz2.BZ2File(self._raw)
+                return bz2.BZ2File(raw)
             case ".xz":
-                return lzma.LZMAFile(self._raw)
+                return lzma.LZMAFile(raw)
             case ".zst":
-                return pa.CompressedInputStream(pa.PythonFile(self._raw, mode="r"), "zstd")
+                return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
             case ".zip":
-                return self._open_zip()
-        return self._raw
+                return self._open_zip(raw)
+        return raw
 
-    def _open_zip(self) -> IO[bytes]:
+    def _open_zip(self, raw: IO[bytes]) -> IO[bytes]:
         try:
-            archive = zipfile.ZipFile(self._raw)
+            archive = zipfile.ZipFile(raw)
         except zipfile.BadZipFile as error:
             raise PrixError(f"{self._path}: not a whole zip archive ({error}).") from None
         members = [info for info in archive.infolist() if not info.is_dir()]
@@ -120,19 +130,16 @@ class SourceReader:
 
     def _recover(self, error: BaseException) -> None:
         """A large read that fails is tried again in small ones, to save what can be read."""
-        if self._serial:
+        if self._serial or self._suffix not in _COMPRESSED:
             self.damage = str(error) or type(error).__name__
             return
+        self.__exit__()
         self._serial = True
-        if self._suffix not in _COMPRESSED:
-            self.damage = str(error)
-            return
-        self._raw.seek(0)
-        self._stream = self._open(parallel=False)
+        passed = 0
         try:
-            for _ in range(self._served // _SMALL_READ):
-                self._stream.read(_SMALL_READ)
-            self._stream.read(self._served % _SMALL_READ)
+            self._stream = self._open()
+            while passed < self._served:
+                passed += len(self._stream.read(min(_SMALL_READ, self._served - passed)))
         except _DAMAGE as again:
             self.damage = str(again) or type(again).__name__
 

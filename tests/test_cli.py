@@ -1,0 +1,68 @@
+"""The commands as a user meets them: exit codes, one line for an error, JSON for machines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prixlm.report import shown
+
+
+def run(*args: object, **options: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", "from prixlm.cli import main; main()", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def test_import_stats_and_split_from_a_shell(toy_files: list[Path], tmp_path: Path) -> None:
+    made = run("import", *toy_files, "--to", tmp_path / "kb")
+    assert made.returncode == 0 and made.stderr == ""
+    assert "5 languages" in made.stdout and "Read 21 rows: imported 21" in made.stdout
+    stats = json.loads(run("stats", tmp_path / "kb", "--json").stdout)
+    assert stats["entities"] == {"ar": 2, "en": 5, "fi": 4, "ja": 4, "te": 2}
+    assert stats["triples"]["en"] == {"train": 6}
+    assert stats["links"] == 8
+    split = run("split", tmp_path / "kb", "--to", tmp_path / "s", "--test", "0.3", "--json")
+    assert split.returncode == 0
+    assert json.loads(split.stdout)["split"]["test"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["stats", "nowhere"], "is not a KB folder"),
+        (["import", "nowhere.nt", "--to", "kb"], "nowhere.nt: no such file or folder"),
+        (["import", "--format", "world"], "--to is missing"),
+        (["import", "--format", "world", "--to", "kb", "--langs", "fi,xx"], "unknown language xx"),
+        (["import", "--format", "world", "--to", "kb", "--langs", "tlh"], "no names in tlh"),
+        (["import", "--format", "world", "--to", "no/such/kb", "--langs", ","], "no language"),
+        (["split", "nowhere", "--to", "s", "--test", "1.5"], "--test 1.5: expected a share"),
+        (["import", "facts.tsv", "--to", "facts.tsv/kb"], "cannot write"),
+    ],
+)
+def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
+    args: list[str], message: str, tmp_path: Path, toy_files: list[Path]
+) -> None:
+    result = run(*args, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_dry_run_prints_what_would_be_read(toy_files: list[Path]) -> None:
+    text = run("import", *toy_files, "--dry-run").stdout
+    assert "Would read as table" in text and "facts.tsv" in text and "minutes" in text
+    assert json.loads(run("import", *toy_files, "--dry-run", "--json").stdout)["rows"] == 21
+
+
+def test_the_demo_ends_with_the_table_of_languages(tmp_path: Path) -> None:
+    result = run("demo", "--to", tmp_path / "demo")
+    assert result.returncode == 0
+    for word in ("te  Telugu", "lo  Lao", "17 languages", "ja"):
+        assert word in result.stdout
+
+
+def test_names_from_a_kb_are_shown_without_markup_or_control_characters() -> None:
+    assert shown("[bold]x\x1b[31m\n") == r"\[bold]x [31m "

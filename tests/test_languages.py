@@ -1,0 +1,38 @@
+"""Language codes as Wikidata, DBpedia, CLDR and XLM-R spell them."""
+
+import pytest
+
+from prixlm.errors import PrixError
+from prixlm.languages import normalise, parse_languages, script_of_language, script_of_text
+
+
+@pytest.mark.parametrize(
+    ("code", "language"),
+    [
+        *[("en", "en"), ("EN", "en"), ("eng", "en"), ("en-GB", "en"), ("en_US", "en")],
+        *[("nb", "no"), ("no", "no"), ("nob", "no"), ("nn", "nn"), ("simple", "en")],
+        *[("zh-hans", "zh"), ("zh-Hant-TW", "zh"), ("cmn", "zh"), ("zh-yue", "yue")],
+        *[("be-tarask", "be"), ("be-x-old", "be"), ("sr-ec", "sr"), ("sr-Latn", "sr")],
+        *[("iw", "he"), ("als", "gsw"), ("fil", "tl"), ("tl", "tl"), ("deu", "de"), ("ger", "de")],
+        *[("zh-classical", "lzh"), ("pt-br", "pt"), ("ckb", "ckb"), ("bat-smg", "sgs")],
+        *[("mul", None), ("und", None), ("zz", None), ("commons", None), ("wikidata", None)],
+        *[("", None), ("x-none", None), ("12", None), ("e n", None), ("zxx", None)],
+    ],
+)
+def test_a_code_is_brought_to_one_spelling(code: str, language: str | None) -> None:
+    assert normalise(code) == language
+
+
+def test_asked_languages_are_sorted_and_an_unknown_one_is_an_error() -> None:
+    assert parse_languages(["zh-hans", "fi", "zh", "nb"]) == ("fi", "no", "zh")
+    with pytest.raises(PrixError, match="unknown language klingon, xx: expected codes such as"):
+        parse_languages(["fi", "xx", "klingon"])
+
+
+def test_scripts_are_told_from_language_and_text() -> None:
+    assert [script_of_language(lang) for lang in ("fi", "te", "zh", "ko")] == [
+        *("Latn", "Telu", "Hani", "Hang")
+    ]
+    assert [script_of_text(t) for t in ("Åbo", "తెలుగు", "東京", "서울", "2001", "")] == [
+        *("Latn", "Telu", "Hani", "Hang", "", "")
+    ]
