@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prixlm.kb.concepts import number_concepts
+from prixlm.kb.concepts import count_linked, number_concepts
 
 
 def number_slowly(num_entities: int, pairs: list[tuple[int, int]]) -> list[int]:
@@ -34,3 +34,8 @@ def test_concepts_equal_a_plain_union_in_whatever_batches(data: st.DataObject) -
 
 def test_no_entities_have_no_concepts() -> None:
     assert number_concepts(0, []).tolist() == []
+
+
+def test_linked_entities_are_counted_by_language() -> None:
+    assert count_linked(np.array([0, 1, 2, 1, 3, 0]), {"en": 3, "fi": 3}) == {"en": 2, "fi": 2}
+    assert count_linked(np.array([], int), {}) == {}

@@ -282,6 +282,7 @@ def test_a_strict_import_stops_at_the_first_bad_row(tmp_path: Path) -> None:
         (["dump.nt"], {"max_triples": 0}, "expected 1 or more"),
         (["notes.doc"], {}, "not recognised. Looked for"),
         (["dump.nt", "facts.tsv"], {}, "different formats"),
+        (["dump.nt"], {"memory": "lots"}, "--memory lots: expected a size such as"),
     ],
 )
 def test_a_wrong_argument_is_answered_with_what_was_expected(

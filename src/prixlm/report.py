@@ -28,6 +28,7 @@ def kb_figures(kb: KB) -> dict[str, Any]:
     return {
         "languages": kb.languages,
         "entities": counts["entities"],
+        "linked": counts["linked"],
         "triples": {lang: counts["triples"].get(lang, {}) for lang in kb.languages},
         "relations": counts["relations"],
         "aliases": counts["aliases"],
@@ -47,13 +48,15 @@ def kb_table(kb: KB) -> Table:
     table = Table(title=shown(str(kb.folder)), title_style="bold", show_footer=True)
     table.add_column("language", footer=f"{len(kb.languages)} languages", no_wrap=True)
     table.add_column("entities", footer=f"{kb.num_entities:,}", justify="right")
+    linked = kb.manifest.counts["linked"]
+    table.add_column("linked", footer=f"{sum(linked.values()):,}", justify="right")
     for split in splits:
         header = "triples" if len(splits) == 1 else split
         table.add_column(header, footer=f"{kb.num_triples(split=split):,}", justify="right")
     for lang in kb.languages:
         numbers = [kb.num_triples(lang, split) for split in splits]
         entities = kb.manifest.counts["entities"][lang]
-        cells = [f"{number:,}" for number in (entities, *numbers)]
+        cells = [f"{number:,}" for number in (entities, linked[lang], *numbers)]
         table.add_row(f"{lang}  {shown(language_name(lang))}", *cells)
     return table
 

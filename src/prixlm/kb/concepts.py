@@ -41,3 +41,14 @@ def merge_pairs(first: Array, a: Array, b: Array) -> None:
     moved = np.arange(len(first), dtype=first.dtype)
     moved[nodes] = smallest[group]
     first[:] = moved[first]
+
+
+def count_linked(concepts: Array, num_entities: dict[str, int]) -> dict[str, int]:
+    """How many entities of each language share their concept with another one.
+
+    num_entities: by language, in the order of the entities.
+    """
+    linked = np.bincount(concepts, minlength=1)[concepts] > 1
+    ends = np.cumsum(list(num_entities.values()), dtype=np.int64)
+    parts = np.split(linked, ends[:-1]) if len(ends) else []
+    return {lang: int(part.sum()) for lang, part in zip(num_entities, parts, strict=True)}

@@ -1,9 +1,10 @@
-"""Folders that are there whole or not at all: atomic writes, locks, full disks."""
+"""Folders that are there whole or not at all: atomic writes, locks, full disks, scratch space."""
 
 import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,22 @@ def publish(finished: Path, to: Path) -> None:
         to.rename(old)
     finished.rename(to)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def open_database(scratch: Path, memory: str) -> duckdb.DuckDBPyConnection:
+    """A DuckDB of limited memory that spills below `scratch`; order is what ORDER BY says."""
+    if not re.fullmatch(r"\d+(\.\d+)? ?[KMGT]i?B", memory, re.IGNORECASE):
+        raise PrixError(f"--memory {memory}: expected a size such as 800MB or 2GiB.")
+    db = duckdb.connect(str(scratch / "scratch.duckdb"))
+    db.execute(f"SET memory_limit = '{memory}'")
+    db.execute(f"SET temp_directory = {quote_path(scratch / 'spill')}")
+    db.execute("SET preserve_insertion_order = false")
+    return db
+
+
+def quote_path(path: Path) -> str:
+    """A path as a string of SQL."""
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 @contextlib.contextmanager

@@ -156,7 +156,7 @@ def _take_ids(
     known, ids = good.copy(), []
     for column, keys in zip(columns, lists, strict=True):
         column_ids = np.zeros(len(lines), np.int64)
-        digits = pc.replace_substring_regex(column.filter(pa.array(good)), r"[\s.].*$|^\s+", "")
+        digits = pc.replace_substring_regex(column.filter(pa.array(good)), r"^\s+|[\s.].*$", "")
         column_ids[good] = np.asarray(pc.cast(digits.cast(pa.string()), pa.int64()))
         valid = np.asarray(keys.is_valid())
         known &= (column_ids < len(keys)) & valid[np.minimum(column_ids, len(keys) - 1)]

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from prixlm.kb.concepts import number_concepts
+from prixlm.kb.concepts import count_linked, number_concepts
+from prixlm.kb.disk import open_database, quote_path
 from prixlm.kb.stage import POS_BITS, positioned
 from prixlm.kb.staging import (
     FROM_KEY,
@@ -71,17 +71,14 @@ class Merge:
 
     def __post_init__(self) -> None:
         self.out.mkdir(parents=True)
-        self.db = duckdb.connect(str(self.work / "merge.duckdb"))
-        self.db.execute(f"SET memory_limit = '{self.memory}'")
-        self.db.execute(f"SET temp_directory = '{_escape(self.work / 'spill')}'")
-        self.db.execute("SET preserve_insertion_order = false")
+        self.db = open_database(self.work, self.memory)
         for table, schema in STAGED.items():
             files = sorted(self.parts.glob(f"*-{table}.parquet"))
             if not files:
                 empty = self.parts / f"none-{table}.parquet"
                 pq.write_table(positioned(schema).empty_table(), empty)
                 files = [empty]
-            names = ", ".join(f"'{_escape(file)}'" for file in files)
+            names = ", ".join(f"{quote_path(file)}" for file in files)
             self.db.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{names}])")
 
     def resolve_redirects(self) -> None:
@@ -174,7 +171,7 @@ class Merge:
                 )
                 for batch in self._stream(query):
                     writer.write_batch(self._made_names(batch.column(0), schema))
-        self.db.execute(f"CREATE VIEW made AS SELECT * FROM read_parquet('{_escape(made)}')")
+        self.db.execute(f"CREATE VIEW made AS SELECT * FROM read_parquet({quote_path(made)})")
 
     def _made_names(self, keys: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
         assert self.format.names_from_keys is not None
@@ -224,8 +221,8 @@ class Merge:
         self.num_entities = num_entities
         self.counts["entities"] = dict(sorted(languages.items()))
         self.account.imported["names"] += num_named
-        self.db.execute(f"CREATE VIEW entity AS SELECT * FROM read_parquet('{_escape(entity)}')")
-        self.db.execute(f"CREATE VIEW alias AS SELECT * FROM read_parquet('{_escape(alias)}')")
+        self.db.execute(f"CREATE VIEW entity AS SELECT * FROM read_parquet({quote_path(entity)})")
+        self.db.execute(f"CREATE VIEW alias AS SELECT * FROM read_parquet({quote_path(alias)})")
         self.db.execute(
             "CREATE TABLE node AS SELECT key, min(id) AS node, count(*) AS num "
             "FROM entity GROUP BY key"
@@ -245,7 +242,7 @@ class Merge:
         self._reject("entity without a name", nameless, self._fact_texts)
         self.db.execute(
             "CREATE TABLE fact AS SELECT s, r, o, lang, min(split) AS split, min(pos) AS pos, "
-            "count(*) AS num, count(DISTINCT split) AS num_splits "
+            "count(*) AS num, bit_count(bit_or(1 << split)) AS num_splits "
             "FROM joined WHERE s IS NOT NULL AND o IS NOT NULL GROUP BY s, r, o, lang"
         )
         self.db.execute("DROP TABLE joined")
@@ -299,7 +296,7 @@ class Merge:
         self.counts["triples"] = {
             lang: dict(sorted(languages[lang].items())) for lang in sorted(languages)
         }
-        imported = self._num_facts(f"read_parquet('{_escape(kept_facts)}')")
+        imported = self._num_facts(f"read_parquet({quote_path(kept_facts)})")
         self.account.filtered["sampled out"] += self._num_facts("triple") - imported
         self.account.imported["facts"] += imported
         self.db.execute("DROP TABLE triple")
@@ -360,6 +357,7 @@ class Merge:
 
         concepts = number_concepts(self.num_entities, pairs())
         self.counts["concepts"] = int(concepts.max()) + 1 if len(concepts) else 0
+        self.counts["linked"] = count_linked(concepts, self.counts["entities"])
         with TableWriter(self.out, "entities") as table:
             start = 0
             for batch in pq.ParquetFile(self.work / "entity.parquet").iter_batches(_ROWS):
@@ -486,7 +484,3 @@ def _group_counts(a: pa.Array, b: pa.Array) -> Iterator[tuple[str, str, int]]:
     grouped = pa.table({"a": a, "b": b}).group_by(["a", "b"]).aggregate([([], "count_all")])
     for row in grouped.to_pylist():
         yield row["a"], row["b"], row["count_all"]
-
-
-def _escape(path: Path) -> str:
-    return str(path).replace("'", "''")

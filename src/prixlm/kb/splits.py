@@ -19,14 +19,14 @@ from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any, Literal
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.kb.disk import disk_errors, locked, publish
+from prixlm.kb.concepts import count_linked
+from prixlm.kb.disk import disk_errors, locked, open_database, publish, quote_path
 from prixlm.kb.store import KB, SPLITS, TableWriter
 from prixlm.languages import parse_languages
 
@@ -276,12 +276,10 @@ def _write_triples(
     Where facts are hidden by concept, an inverse in any language makes a triple redundant.
     """
     counts: dict[str, dict[str, int]] = {}
-    with duckdb.connect(str(scratch / "split.duckdb")) as db:
-        db.execute(f"SET memory_limit = '{memory}'")
-        db.execute(f"SET temp_directory = '{_escape(scratch / 'spill')}'")
+    with open_database(scratch, memory) as db:
         db.execute(
             "CREATE VIEW assigned AS SELECT * FROM "
-            f"read_parquet('{_escape(scratch / 'assigned.parquet')}')"
+            f"read_parquet({quote_path(scratch / 'assigned.parquet')})"
         )
         if config.by_concept:
             db.register("entity", pa.table({"id": np.arange(len(concept)), "concept": concept}))
@@ -310,7 +308,7 @@ def _write_triples(
                 columns = {name: batch.column(name) for name in batch.schema.names}
                 columns["split"] = names.take(columns["split"].cast(pa.int8()))
                 table.write(**columns)
-        written = f"read_parquet('{_escape(out / 'triples.parquet')}')"
+        written = f"read_parquet({quote_path(out / 'triples.parquet')})"
         found = db.execute(f"SELECT lang, split, count(*) FROM {written} GROUP BY ALL ORDER BY ALL")
         for lang, split, count in found.fetchall():
             counts.setdefault(lang, {})[split] = count
@@ -319,7 +317,7 @@ def _write_triples(
 
 def _write_links(
     kb: KB, out: Path, concept: Array, held_out: Array | None, config: SplitConfig
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """The entities and links of the split: held-out entities stand alone if links are removed."""
     if held_out is None or config.links == "keep":
         for table in ("entities", "links"):
@@ -344,8 +342,5 @@ def _write_links(
             a, b = np.asarray(batch.column("a")), np.asarray(batch.column("b"))
             kept = ~(alone[a] | alone[b])
             links.write(a=a[kept], b=b[kept])
-    return {"links": links.num_rows, "concepts": len(first)}
-
-
-def _escape(path: Path) -> str:
-    return str(path).replace("'", "''")
+    linked = count_linked(numbers, kb.manifest.counts["entities"])
+    return {"links": links.num_rows, "concepts": len(first), "linked": linked}

@@ -17,6 +17,8 @@ linked through it; `link_pairs` expands them to pairs when asked. No table is ev
 import dataclasses
 import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +32,7 @@ import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
 from prixlm.facts import Entity
-from prixlm.kb.disk import write_atomically
+from prixlm.kb.disk import quote_path, write_atomically
 
 FORMAT = "prixlm-kb"
 VERSION = 1
@@ -335,10 +337,12 @@ class KB:
     def _connect(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             self._connection = duckdb.connect()
+            spill = Path(tempfile.gettempdir()) / f"prixlm-{os.getpid()}"
+            self._connection.execute(f"SET temp_directory = {quote_path(spill)}")
             for table in SCHEMAS:
-                path = str(self.path(table)).replace("'", "''")
+                path = quote_path(self.path(table))
                 self._connection.execute(
-                    f"CREATE VIEW {table} AS SELECT * FROM read_parquet('{path}')"
+                    f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})"
                 )
         return self._connection
 
