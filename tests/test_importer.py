@@ -94,7 +94,7 @@ def test_the_same_import_gives_the_same_bytes(
     import_kb([dump], tmp_path / "a")
     monkeypatch.setattr(streams, "CHUNK_BYTES", 5000)
     monkeypatch.setattr(stage, "PART_CHUNKS", 3)
-    monkeypatch.setattr(merge, "_ROWS", 2048)
+    monkeypatch.setattr(merge, "BATCH_ROWS", 2048)
     monkeypatch.setattr(stage, "_INLINE_BYTES", 0)  # in other processes
     import_kb([dump], tmp_path / "b", memory="100MB")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -321,7 +321,7 @@ def _merge(plan: Plan, work: Path, account: Account, memory: str, report: Progre
         report("join", number, len(steps))
         step()
     report("join", len(steps), len(steps))
-    merge.close()
+    merge.db.close()
     account.check()
     return merge
 

@@ -8,7 +8,6 @@ In the SQL, a *node* is a key that some language names (its number is its first 
 `pos` is the place of a row: the source in the upper bits, the line in the lower.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,22 +20,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.kb.concepts import count_linked, number_concepts
-from prixlm.kb.disk import open_database, quote_path
-from prixlm.kb.stage import POS_BITS, positioned
+from prixlm.kb.relations import write_relations
+from prixlm.kb.scratch import BATCH_ROWS, Scratch
 from prixlm.kb.staging import (
     FROM_KEY,
-    NUM_SAMPLES,
     REDIRECTED,
-    STAGED,
     Account,
     Array,
     Format,
-    Reject,
-    printable,
 )
 from prixlm.kb.store import SPLITS, TableWriter, rechunk
 
-_ROWS = 1 << 17
 _MAX_REDIRECTS = 8  # each round doubles the length of the chains that are resolved
 
 
@@ -71,90 +65,50 @@ class Merge:
 
     def __post_init__(self) -> None:
         self.out.mkdir(parents=True)
-        self.db = open_database(self.work, self.memory)
-        for table, schema in STAGED.items():
-            files = sorted(self.parts.glob(f"*-{table}.parquet"))
-            if not files:
-                empty = self.parts / f"none-{table}.parquet"
-                pq.write_table(positioned(schema).empty_table(), empty)
-                files = [empty]
-            names = ", ".join(f"{quote_path(file)}" for file in files)
-            self.db.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{names}])")
+        self.db = Scratch(self.work, self.parts, self.memory, self.account)
 
     def resolve_redirects(self) -> None:
         """One final target for each redirected key; circles are rejected."""
-        read = self._count("redirects")
-        self.db.execute(
+        self.db.run(
             "CREATE TABLE redirect AS SELECT key, min(target) AS target FROM redirects "
             "WHERE key <> target GROUP BY key"
         )
-        follow = "FROM redirect a LEFT JOIN redirect b ON a.target = b.key"
         for _ in range(_MAX_REDIRECTS):
-            if not self._count("redirect a JOIN redirect b ON a.target = b.key"):
+            if not self.db.count("redirect a JOIN redirect b ON a.target = b.key"):
                 break
-            self.db.execute(
+            self.db.run(
                 "CREATE TABLE followed AS SELECT a.key, coalesce(b.target, a.target) AS target "
-                f"{follow}"
+                "FROM redirect a LEFT JOIN redirect b ON a.target = b.key"
             )
-            self.db.execute("DROP TABLE redirect")
-            self.db.execute("ALTER TABLE followed RENAME TO redirect")
-        circles = "key = target OR target IN (SELECT key FROM redirect)"
-        in_circle = self._count(f"redirect WHERE {circles}")
-        to_itself = self._count("redirects WHERE key = target")
-        self.db.execute(f"DELETE FROM redirect WHERE {circles}")
-        kept = self._count("redirect")
+            self.db.run("DROP TABLE redirect")
+            self.db.run("ALTER TABLE followed RENAME TO redirect")
+        self.db.run(
+            "CREATE TABLE circle AS SELECT key FROM redirect "
+            "WHERE key = target OR target IN (SELECT key FROM redirect)"
+        )
+        self.db.run("DELETE FROM redirect WHERE key IN (SELECT key FROM circle)")
+        lost = "redirects WHERE (key = target AND key NOT IN (SELECT key FROM redirect))"
+        lost += " OR key IN (SELECT key FROM circle)"
+        rejected = self.db.reject("redirect in a circle", lost, "redirects")
+        kept = self.db.count("redirect")
         self.account.imported["redirects"] += kept
-        self.account.rejected["redirect in a circle"] += in_circle + to_itself
-        self.account.filtered["duplicate"] += read - kept - in_circle - to_itself
+        self.account.filtered["duplicate"] += self.db.count("redirects") - kept - rejected
         self.has_redirects = kept > 0
 
     def write_relations(self) -> None:
-        """Relations that facts use or the source declares, with their names in each language."""
-        self.db.execute(
-            "CREATE TABLE relation AS SELECT key, CAST(row_number() OVER (ORDER BY key) - 1 AS "
-            "INTEGER) AS id FROM (SELECT relation AS key FROM facts "
-            "UNION SELECT key FROM relations)"
-        )
-        self.db.execute(
-            "CREATE TABLE relation_name AS SELECT r.id AS relation, n.* EXCLUDE (key) FROM "
-            "(SELECT * FROM relations UNION ALL SELECT * FROM names) n JOIN relation r USING (key)"
-        )
-        rows = self.db.execute(
-            "SELECT relation, lang, name, count(*), min(rank), min(pos) FROM relation_name "
-            "GROUP BY ALL ORDER BY relation, lang, min(rank), min(pos), name"
-        ).fetchall()
-        best: dict[int, dict[str, str]] = {}
-        for relation, lang, name, count, _, _ in rows:
-            if lang is not None:
-                best.setdefault(relation, {}).setdefault(lang, name)
-            self.account.imported["relations"] += 1
-            self.account.filtered["duplicate"] += count - 1
-        keys = [
-            row[0] for row in self.db.execute("SELECT key FROM relation ORDER BY id").fetchall()
-        ]
-        with TableWriter(self.out, "relations") as table:
-            common = [_common_name(best.get(i, {}), key) for i, key in enumerate(keys)]
-            table.write(id=np.arange(len(keys)), key=pa.array(keys, pa.string()), name=common)
-        with TableWriter(self.out, "relation_names") as table:
-            named = [
-                (i, lang, name) for i in sorted(best) for lang, name in sorted(best[i].items())
-            ]
-            columns = zip(*named, strict=True) if named else ([], [], [])
-            relation, lang, name = (list(column) for column in columns)
-            table.write(relation=relation, lang=lang, name=name)
-        self.counts["relations"] = len(keys)
+        self.counts["relations"] = write_relations(self.db, self.out, self.account)
 
     def collect_names(self) -> None:
         """Names of entities: those of redirected keys move, keys without a name are named."""
-        self.db.execute("CREATE VIEW own AS SELECT * FROM names ANTI JOIN relation USING (key)")
+        self.db.run("CREATE VIEW own AS SELECT * FROM names ANTI JOIN relation USING (key)")
         if self.has_redirects:
-            self.db.execute(
+            self.db.run(
                 "CREATE VIEW name AS SELECT coalesce(r.target, n.key) AS key, n.lang, n.name, "
                 f"n.rank + if(r.key IS NULL, 0, {REDIRECTED}) AS rank, n.pos "
                 "FROM own n LEFT JOIN redirect r USING (key)"
             )
         else:
-            self.db.execute("CREATE VIEW name AS SELECT * FROM own")
+            self.db.run("CREATE VIEW name AS SELECT * FROM own")
         self._name_keys()
 
     def _name_keys(self) -> None:
@@ -169,9 +123,9 @@ class Merge:
                     f"SELECT DISTINCT coalesce(r.target, e.key) AS key FROM ({ends}) e "
                     "LEFT JOIN redirect r USING (key)"
                 )
-                for batch in self._stream(query):
+                for batch in self.db.stream(query):
                     writer.write_batch(self._made_names(batch.column(0), schema))
-        self.db.execute(f"CREATE VIEW made AS SELECT * FROM read_parquet({quote_path(made)})")
+        self.db.view("made", made)
 
     def _made_names(self, keys: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
         assert self.format.names_from_keys is not None
@@ -202,7 +156,7 @@ class Merge:
             pq.ParquetWriter(entity, entity_schema) as entities,
             pq.ParquetWriter(alias, alias_schema) as aliases,
         ):
-            for batch in self._stream(query):
+            for batch in self.db.stream(query):
                 lang, key, name, rank = batch.columns
                 new = _differs(lang, before[0]) | _differs(key, before[1])
                 ids = num_entities - 1 + np.cumsum(new)
@@ -221,32 +175,32 @@ class Merge:
         self.num_entities = num_entities
         self.counts["entities"] = dict(sorted(languages.items()))
         self.account.imported["names"] += num_named
-        self.db.execute(f"CREATE VIEW entity AS SELECT * FROM read_parquet({quote_path(entity)})")
-        self.db.execute(f"CREATE VIEW alias AS SELECT * FROM read_parquet({quote_path(alias)})")
-        self.db.execute(
+        self.db.view("entity", entity)
+        self.db.view("alias", alias)
+        self.db.run(
             "CREATE TABLE node AS SELECT key, min(id) AS node, count(*) AS num "
             "FROM entity GROUP BY key"
         )
-        self.one_language_each = not self._count("node WHERE num > 1")
+        self.one_language_each = not self.db.count("node WHERE num > 1")
 
     def join_facts(self) -> None:
         """Facts with nodes for keys, each once; the ones whose ends have no name are rejected."""
         subject, object_ = self._node_of("f.subject", "s"), self._node_of("f.object", "o")
         rank = " ".join(f"WHEN '{split}' THEN {i}" for i, split in enumerate(SPLITS))
-        self.db.execute(
+        self.db.run(
             "CREATE TABLE joined AS SELECT s.node AS s, r.id AS r, o.node AS o, f.lang, "
             f"CAST(CASE coalesce(f.split, 'train') {rank} END AS TINYINT) AS split, f.pos "
             f"FROM facts f JOIN relation r ON r.key = f.relation {subject} {object_}"
         )
         nameless = "joined WHERE s IS NULL OR o IS NULL"
-        self._reject("entity without a name", nameless, self._fact_texts)
-        self.db.execute(
+        self.db.reject("entity without a name", nameless, "facts")
+        self.db.run(
             "CREATE TABLE fact AS SELECT s, r, o, lang, min(split) AS split, min(pos) AS pos, "
             "count(*) AS num, bit_count(bit_or(1 << split)) AS num_splits "
             "FROM joined WHERE s IS NOT NULL AND o IS NOT NULL GROUP BY s, r, o, lang"
         )
-        self.db.execute("DROP TABLE joined")
-        repeats, moved = self._one(
+        self.db.run("DROP TABLE joined")
+        [(repeats, moved)] = self.db.run(
             "SELECT coalesce(sum(num - num_splits), 0), coalesce(sum(num_splits - 1), 0) FROM fact"
         )
         self.account.filtered["duplicate"] += int(repeats)
@@ -254,20 +208,20 @@ class Merge:
 
     def write_triples(self) -> None:
         """A triple for each fact and each language that names both its ends."""
-        self.db.execute(
+        self.db.run(
             "CREATE TABLE member AS SELECT n.node, e.id, e.lang "
             "FROM entity e JOIN node n USING (key)"
         )
-        self.db.execute(
+        self.db.run(
             "CREATE TABLE triple AS SELECT s.id AS subject, f.r AS relation, o.id AS object, "
             "s.lang, f.split, f.rowid AS fact FROM fact f "
             "JOIN member s ON s.node = f.s JOIN member o ON o.node = f.o AND o.lang = s.lang "
             "WHERE f.lang IS NULL OR f.lang = s.lang"
         )
         alone = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
-        if self._count("fact") > self._num_facts("triple"):
-            self._reject("no language names both ends", alone, self._fact_texts)
-        total = self._count("triple")
+        if self.db.count("fact") > self._num_facts("triple"):
+            self.db.reject("no language names both ends", alone, "facts")
+        total = self.db.count("triple")
         keep = _sampler(total, self.max_triples, self.seed)
         languages: dict[str, Counter[str]] = {}
         kept_facts = self.work / "kept.parquet"
@@ -276,7 +230,7 @@ class Merge:
             TableWriter(self.out, "triples") as table,
             pq.ParquetWriter(kept_facts, pa.schema([("fact", pa.int64())])) as kept,
         ):
-            for batch in rechunk(self._stream(query), _ROWS):
+            for batch in rechunk(self.db.stream(query), BATCH_ROWS):
                 rows = pa.table(batch).filter(pa.array(keep(batch.num_rows)))
                 if not rows.num_rows:
                     continue
@@ -296,11 +250,12 @@ class Merge:
         self.counts["triples"] = {
             lang: dict(sorted(languages[lang].items())) for lang in sorted(languages)
         }
-        imported = self._num_facts(f"read_parquet({quote_path(kept_facts)})")
+        self.db.view("kept", kept_facts)
+        imported = self._num_facts("kept")
         self.account.filtered["sampled out"] += self._num_facts("triple") - imported
         self.account.imported["facts"] += imported
-        self.db.execute("DROP TABLE triple")
-        self.db.execute("DROP TABLE fact")
+        self.db.run("DROP TABLE triple")
+        self.db.run("DROP TABLE fact")
 
     def join_links(self) -> None:
         """Explicit links between entities, and what they say about concepts.
@@ -309,11 +264,11 @@ class Merge:
         counterpart (a Wikidata item, say) mean the same.
         """
         a, b = self._node_of("l.a", "x"), self._node_of("l.b", "y")
-        self.db.execute(
+        self.db.run(
             f"CREATE TABLE joined AS SELECT x.node AS a, y.node AS b, l.a AS key_a, l.b AS key_b, "
             f"l.pos FROM links l {a} {b}"
         )
-        self.db.execute(
+        self.db.run(
             "CREATE TABLE hub AS SELECT key, min(node) AS node FROM ("
             "SELECT key_b AS key, a AS node FROM joined WHERE b IS NULL AND a IS NOT NULL "
             "UNION ALL SELECT key_a, b FROM joined WHERE a IS NULL AND b IS NOT NULL) "
@@ -321,30 +276,32 @@ class Merge:
         )
         on_hub = "(a IS NULL AND key_a IN (SELECT key FROM hub) AND b IS NOT NULL)"
         on_hub += " OR (b IS NULL AND key_b IN (SELECT key FROM hub) AND a IS NOT NULL)"
-        self.db.execute(
+        self.db.run(
             "CREATE TABLE shared AS SELECT coalesce(j.a, j.b) AS a, h.node AS b FROM joined j "
             "JOIN hub h ON h.key = if(j.a IS NULL, j.key_a, j.key_b) "
             "WHERE (j.a IS NULL) <> (j.b IS NULL)"
         )
-        self._reject(
+        self.db.reject(
             "link to an entity that is not there",
             f"joined WHERE (a IS NULL OR b IS NULL) AND NOT ({on_hub})",
-            self._link_texts,
+            "links",
         )
-        to_itself = self._count("joined WHERE a = b")
-        self.db.execute(
+        to_itself = self.db.count("joined WHERE a = b")
+        self.db.run(
             "CREATE TABLE link AS SELECT least(a, b) AS a, greatest(a, b) AS b, count(*) AS num "
             "FROM joined WHERE a <> b GROUP BY ALL"
         )
-        repeats, distinct = self._one("SELECT coalesce(sum(num), 0) - count(*), count(*) FROM link")
+        [(repeats, distinct)] = self.db.run(
+            "SELECT coalesce(sum(num), 0) - count(*), count(*) FROM link"
+        )
         self.account.filtered["link to itself"] += to_itself
         self.account.filtered["duplicate"] += int(repeats)
-        self.account.imported["links"] += int(distinct) + self._count("shared")
+        self.account.imported["links"] += int(distinct) + self.db.count("shared")
         with TableWriter(self.out, "links") as table:
-            for batch in self._stream("SELECT a, b FROM link ORDER BY a, b"):
+            for batch in self.db.stream("SELECT a, b FROM link ORDER BY a, b"):
                 table.write(a=batch.column("a"), b=batch.column("b"))
         self.counts["links"] = table.num_rows
-        self.db.execute("DROP TABLE joined")
+        self.db.run("DROP TABLE joined")
 
     def write_entities(self) -> None:
         """Entities with their concepts: one key is one concept, and links join concepts."""
@@ -352,7 +309,7 @@ class Merge:
         def pairs() -> Iterator[tuple[Array, Array]]:
             same_key = "SELECT id AS a, node AS b FROM member WHERE id <> node"
             for query in (same_key, "SELECT a, b FROM link", "SELECT a, b FROM shared"):
-                for batch in self._stream(query, 1 << 20):
+                for batch in self.db.stream(query, 1 << 20):
                     yield np.asarray(batch.column("a")), np.asarray(batch.column("b"))
 
         concepts = number_concepts(self.num_entities, pairs())
@@ -360,7 +317,7 @@ class Merge:
         self.counts["linked"] = count_linked(concepts, self.counts["entities"])
         with TableWriter(self.out, "entities") as table:
             start = 0
-            for batch in pq.ParquetFile(self.work / "entity.parquet").iter_batches(_ROWS):
+            for batch in pq.ParquetFile(self.work / "entity.parquet").iter_batches(BATCH_ROWS):
                 column = {name: batch.column(name) for name in batch.schema.names}
                 end = start + batch.num_rows
                 table.write(**column, concept=concepts[start:end])
@@ -373,14 +330,11 @@ class Merge:
             "WHERE a.name <> e.name ORDER BY a.entity, a.name"
         )
         with TableWriter(self.out, "aliases") as table:
-            for batch in self._stream(query):
+            for batch in self.db.stream(query):
                 table.write(entity=batch.column("entity"), name=batch.column("name"))
         self.account.imported["names"] += table.num_rows
-        self.account.filtered["duplicate"] += self._count("alias") - table.num_rows
+        self.account.filtered["duplicate"] += self.db.count("alias") - table.num_rows
         self.counts["aliases"] = table.num_rows
-
-    def close(self) -> None:
-        self.db.close()
 
     def _node_of(self, key: str, table: str) -> str:
         """SQL that joins the node of a key, through its redirect if there are any."""
@@ -392,66 +346,11 @@ class Merge:
             f"LEFT JOIN node {table} ON {table}.key = coalesce({moved}.target, {key})"
         )
 
-    def _reject(self, reason: str, rows: str, texts: Callable[[list[int]], dict[int, str]]) -> None:
-        """Count `rows` (SQL after FROM) as rejected, and keep the first as samples."""
-        number = self._count(rows)
-        if not number:
-            return
-        self.account.rejected[reason] += number
-        found = self.db.execute(
-            f"SELECT pos FROM {rows} ORDER BY pos LIMIT {NUM_SAMPLES}"
-        ).fetchall()
-        places = sorted({row[0] for row in found})
-        shown = texts(places)
-        for pos in places:
-            source, line = pos >> POS_BITS, pos & ((1 << POS_BITS) - 1)
-            self.account.samples.append(Reject(reason, source, line, printable(shown[pos])))
-
-    def _fact_texts(self, places: list[int]) -> dict[int, str]:
-        return self._texts("facts", "concat_ws(' ', subject, relation, object)", places)
-
-    def _link_texts(self, places: list[int]) -> dict[int, str]:
-        return self._texts("links", "concat_ws(' ', a, b)", places)
-
-    def _texts(self, table: str, text: str, places: list[int]) -> dict[int, str]:
-        query = f"SELECT pos, min({text}) FROM {table} WHERE pos IN (SELECT unnest(?)) GROUP BY pos"
-        return dict(self.db.execute(query, [places]).fetchall())
-
     def _num_facts(self, triples: str) -> int:
         """How many facts stand behind these triples; a fact can be a triple in many languages."""
         if self.one_language_each:
-            return self._count(triples)
-        return int(self._one(f"SELECT count(DISTINCT fact) FROM {triples}")[0])
-
-    def _count(self, rows: str) -> int:
-        return int(self._one(f"SELECT count(*) FROM {rows}")[0])
-
-    def _one(self, query: str) -> tuple[Any, ...]:
-        row = self.db.execute(query).fetchone()
-        assert row is not None
-        return row
-
-    def _stream(self, query: str, rows: int = _ROWS) -> Iterator[pa.RecordBatch]:
-        with self.db.cursor() as cursor:
-            reader: Any = cursor.sql(query).to_arrow_reader(rows)
-            yield from (batch for batch in reader if batch.num_rows)
-
-
-def name_from_key(key: str) -> str:
-    """A relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
-    local = re.split(r"[/#]", key)[-1] or key if "://" in key else key
-    if "://" in key:
-        local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
-        local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
-        local = local.replace("_", " ")
-    return local.strip() or key
-
-
-def _common_name(names: dict[str, str], key: str) -> str:
-    """The name that every language may use: English, else the first language's, else the key's."""
-    if "en" in names:
-        return names["en"]
-    return names[min(names)] if names else name_from_key(key)
+            return self.db.count(triples)
+        return int(self.db.run(f"SELECT count(DISTINCT fact) FROM {triples}")[0][0])
 
 
 def _differs(column: pa.Array, before: Any) -> Array:

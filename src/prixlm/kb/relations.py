@@ -1,0 +1,64 @@
+"""Relations and their names: one for each language, and one that every language may use."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from prixlm.kb.scratch import Scratch
+from prixlm.kb.staging import Account
+from prixlm.kb.store import TableWriter
+
+
+def write_relations(db: Scratch, out: Path, account: Account) -> int:
+    """Write the relations that facts use or the source declares; how many there are.
+
+    The scratch table `relation` (key, id) stays, for the joins of facts.
+    """
+    db.run(
+        "CREATE TABLE relation AS SELECT key, CAST(row_number() OVER (ORDER BY key) - 1 AS "
+        "INTEGER) AS id FROM (SELECT relation AS key FROM facts "
+        "UNION SELECT key FROM relations)"
+    )
+    db.run(
+        "CREATE TABLE relation_name AS SELECT r.id AS relation, n.* EXCLUDE (key) FROM "
+        "(SELECT * FROM relations UNION ALL SELECT * FROM names) n JOIN relation r USING (key)"
+    )
+    rows = db.run(
+        "SELECT relation, lang, name, count(*), min(rank), min(pos) FROM relation_name "
+        "GROUP BY ALL ORDER BY relation, lang, min(rank), min(pos), name"
+    )
+    best: dict[int, dict[str, str]] = {}
+    for relation, lang, name, count, _, _ in rows:
+        if lang is not None:
+            best.setdefault(relation, {}).setdefault(lang, name)
+        account.imported["relations"] += 1
+        account.filtered["duplicate"] += count - 1
+    keys = [row[0] for row in db.run("SELECT key FROM relation ORDER BY id")]
+    with TableWriter(out, "relations") as table:
+        common = [_common_name(best.get(i, {}), key) for i, key in enumerate(keys)]
+        table.write(id=np.arange(len(keys)), key=pa.array(keys, pa.string()), name=common)
+    with TableWriter(out, "relation_names") as table:
+        named = [(i, lang, name) for i in sorted(best) for lang, name in sorted(best[i].items())]
+        columns = zip(*named, strict=True) if named else ([], [], [])
+        relation, lang, name = (list(column) for column in columns)
+        table.write(relation=relation, lang=lang, name=name)
+    return len(keys)
+
+
+def name_from_key(key: str) -> str:
+    """A relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
+    local = re.split(r"[/#]", key)[-1] or key if "://" in key else key
+    if "://" in key:
+        local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
+        local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
+        local = local.replace("_", " ")
+    return local.strip() or key
+
+
+def _common_name(names: dict[str, str], key: str) -> str:
+    """The name that every language may use: English, else the first language's, else the key's."""
+    if "en" in names:
+        return names["en"]
+    return names[min(names)] if names else name_from_key(key)
