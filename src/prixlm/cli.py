@@ -238,7 +238,6 @@ def _progress() -> Iterator["Progress | None"]:
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
 
     console = Console(stderr=True)
@@ -251,13 +250,16 @@ def _progress() -> Iterator["Progress | None"]:
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[rate]}"),
     )
-    with Progress(*columns, TransferSpeedColumn(), console=console) as bars:
+    with Progress(*columns, console=console) as bars:
         tasks: dict[str, Any] = {}
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=max(total, 1))
+                tasks[stage] = bars.add_task(stage, total=total, rate="")
+            speed = bars.tasks[tasks[stage]].speed or 0.0
+            rate = f"{speed / 1e6:,.1f} MB/s" if stage in ("hash", "read") else f"{done}/{total}"
+            bars.update(tasks[stage], completed=done, total=max(total, 1), rate=rate)
 
         yield report

@@ -75,7 +75,8 @@ class DBpediaParser(RdfParser):
     """As any RDF, with IRIs in one spelling, redirects, and languages told by the host."""
 
     def stage_known(self, block: Statements, parsed: Parsed) -> Statements:
-        block = block._replace(subject=decode_iris(block.subject), object=decode_iris(block.object))
+        ends = ("subject", "predicate", "object")
+        block = block._replace(**{end: decode_iris(getattr(block, end)) for end in ends})
         rest = super().stage_known(block, parsed)
         is_redirect = pc.and_(pc.equal(rest.predicate, REDIRECTS_TO), rest.object.is_valid())
         moved = rest.where(is_redirect)

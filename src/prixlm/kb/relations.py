@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -49,11 +50,11 @@ def write_relations(db: Scratch, out: Path, account: Account) -> int:
 
 def name_from_key(key: str) -> str:
     """A relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
-    local = re.split(r"[/#]", key)[-1] or key if "://" in key else key
-    if "://" in key:
-        local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
-        local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
-        local = local.replace("_", " ")
+    if "://" not in key:
+        return key
+    local = unquote(re.split(r"[/#]", key.rstrip("/#"))[-1]).replace("_", " ")
+    local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
+    local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
     return local.strip() or key
 
 
