@@ -4,7 +4,8 @@ N-Triples are generated (labels, facts and sameAs links in four languages), and 
 (parse, join names, write) is set beside `rdflib.Graph().parse` and pyoxigraph's iteration, which
 only parse. rdflib reads the first million lines at most: it keeps the graph in memory, and its
 rate does not rise with size. The answers are compared first, on a small file. Then Wikidata's JSON,
-plain and bz2. Peak memory is that of all processes together, as the kernel's PSS counts it.
+plain and bz2. Peak memory is the resident memory of all processes together (shared pages count
+once for each).
 """
 
 import argparse
@@ -102,11 +103,11 @@ def measured() -> Iterator[dict[str, float]]:
     own = psutil.Process()
 
     def watch() -> None:
-        while not stop.wait(0.05):
+        while not stop.wait(0.1):
             total = 0
             for process in [own, *own.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error):
-                    total += process.memory_full_info().pss
+                    total += process.memory_info().rss
             result["mib"] = max(result["mib"], total / 2**20)
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -272,6 +272,14 @@ def test_a_strict_import_stops_at_the_first_bad_row(tmp_path: Path) -> None:
         import_kb([dump], tmp_path / "kb", strict=True)
 
 
+def test_a_strict_import_stops_at_what_only_the_joins_find(tmp_path: Path) -> None:
+    label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+    lines = [f'<http://a/a> {label} "a"@en .', "<http://a/a> <http://a/p> <http://a/b> ."]
+    (tmp_path / "a.nt").write_text("\n".join(lines))
+    with pytest.raises(PrixError, match=r"a\.nt line 2: entity without a name: http://a/a"):
+        import_kb([tmp_path / "a.nt"], tmp_path / "kb", strict=True)
+
+
 @pytest.mark.parametrize(
     ("sources", "options", "message"),
     [

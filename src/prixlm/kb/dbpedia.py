@@ -2,8 +2,8 @@
 
 Which file is which follows from the predicates in it, so any mixture of files and years works. An
 IRI is brought to one spelling (percent-encoded or not, they meet); its host is its language, and an
-entity without a label is named by its IRI. With English IRIs in other languages' files (`en_uris`)
-the language is that of the label.
+entity without a label is named by its IRI. In files with English IRIs for other languages (their
+name has `en_uris`) the language is that of the label.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from prixlm.kb.rdf import RDF, RdfParser, Statements, rdf_chunks, rdf_sources
-from prixlm.kb.staging import Format, Parsed, Parser, Source
+from prixlm.kb.staging import Format, Parsed, Parser, Source, clean_names
 from prixlm.kb.streams import head
 from prixlm.languages import normalise
 
@@ -43,9 +43,10 @@ def decode_iri(iri: str) -> str:
         else:
             decoded += b"%" + piece[:2].upper().encode() + piece[2:].encode()
     try:
-        return decoded.decode()
+        result = decoded.decode()
     except UnicodeDecodeError:
         return iri
+    return result if result == iri else decode_iri(result)  # `%4%31` is `%41` is `A`
 
 
 def decode_iris(iris: pa.Array) -> pa.Array:
@@ -57,8 +58,11 @@ def decode_iris(iris: pa.Array) -> pa.Array:
 def split_iris(iris: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Language and local part of resource IRIs; nulls for all others."""
     match = pc.extract_regex(iris, _RESOURCE)
-    hosts = match.field("host")
-    return map_unique(hosts, lambda host: normalise(host) if host else "en"), match.field("local")
+    nothing = pa.scalar(None, pa.string())  # a field of a null struct is not null by itself
+    hosts, local = (
+        pc.if_else(match.is_valid(), match.field(name), nothing) for name in ("host", "local")
+    )
+    return map_unique(hosts, lambda host: normalise(host) if host else "en"), local
 
 
 def names_from_iris(iris: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -67,12 +71,17 @@ def names_from_iris(iris: pa.Array) -> tuple[pa.Array, pa.Array]:
     names = pc.replace_substring(local, "_", " ")
     if pc.any(pc.match_substring(names, "%")).as_py():
         names = map_unique(names, lambda name: unquote_to_bytes(name).decode("utf-8", "replace"))
-    return language, pc.utf8_trim_whitespace(names)
+    return language, clean_names(names)
 
 
 @dataclass(frozen=True)
 class DBpediaParser(RdfParser):
-    """As any RDF, with IRIs in one spelling, redirects, and languages told by the host."""
+    """As any RDF, with IRIs in one spelling, redirects, and languages told by the host.
+
+    In files with English IRIs (`en_uris`) an English IRI can have a name in any language.
+    """
+
+    english_iris: bool = False
 
     def stage_known(self, block: Statements, parsed: Parsed) -> Statements:
         ends = ("subject", "predicate", "object")
@@ -91,11 +100,11 @@ class DBpediaParser(RdfParser):
         super().stage_facts(self._keep(block, self._asked(block.subject), parsed), parsed)
 
     def _asked(self, iris: pa.Array) -> pa.Array:
-        """False where the host is a language nobody asked for (English IRIs can have any name)."""
+        """False where the host is a language that nobody asked for."""
         if self.langs is None:
             return pa.array([True] * len(iris), pa.bool_())
         language, _ = split_iris(iris)
-        known = pa.array([*self.langs, "en"], pa.string())
+        known = pa.array([*self.langs, *(["en"] if self.english_iris else [])], pa.string())
         return pc.or_(language.is_null(), pc.is_in(language, known))
 
     def _keep(self, block: Statements, mask: pa.Array, parsed: Parsed) -> Statements:
@@ -103,8 +112,8 @@ class DBpediaParser(RdfParser):
         return block.where(mask)
 
 
-def _parser(_sources: Sequence[Source], _index: int, langs: tuple[str, ...] | None) -> Parser:
-    return DBpediaParser(langs)
+def _parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None) -> Parser:
+    return DBpediaParser(langs, english_iris="en_uris" in sources[index].name)
 
 
 def _recognises(path: Path) -> bool:

@@ -8,10 +8,12 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from prixlm.errors import PrixError
+
+if TYPE_CHECKING:  # the parsing processes do without it
+    import duckdb
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -37,14 +39,17 @@ def publish(finished: Path, to: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def open_database(scratch: Path, memory: str) -> duckdb.DuckDBPyConnection:
+def open_database(scratch: Path, memory: str) -> "duckdb.DuckDBPyConnection":
     """A DuckDB of limited memory that spills below `scratch`; order is what ORDER BY says."""
     if not re.fullmatch(r"\d+(\.\d+)? ?[KMGT]i?B", memory, re.IGNORECASE):
         raise PrixError(f"--memory {memory}: expected a size such as 800MB or 2GiB.")
+    import duckdb
+
     db = duckdb.connect(str(scratch / "scratch.duckdb"))
     db.execute(f"SET memory_limit = '{memory}'")
     db.execute(f"SET temp_directory = {quote_path(scratch / 'spill')}")
     db.execute("SET preserve_insertion_order = false")
+    db.execute("SET enable_progress_bar = false")
     return db
 
 
@@ -70,6 +75,8 @@ def locked(work: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
     """A full disk, or one that cannot be written, as one clear line."""
+    import duckdb
+
     advice = "Free some space (or write to another disk) and run the same command again."
     try:
         yield

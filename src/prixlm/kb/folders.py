@@ -10,6 +10,7 @@ An entity is a line: where an IRI stands on several lines of a file, the later o
 """
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 
 from prixlm.errors import PrixError
 from prixlm.kb.dbpedia import names_from_iris
-from prixlm.kb.staging import LABEL, Array, Chunk, Format, Parsed, Parser, Source
+from prixlm.kb.staging import LABEL, Array, Chunk, Format, Parsed, Parser, Source, clean_names
 from prixlm.kb.streams import line_chunks, open_source
 from prixlm.kb.tables import SPLITS, split_columns
 from prixlm.languages import normalise
@@ -34,14 +35,21 @@ def read_list(path: Path) -> tuple[pa.Array, pa.Array]:
     with open_source(path) as reader:
         while block := reader.read(1 << 24):
             data += block
-    texts = data.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").removesuffix(b"\n")
+    texts = data.decode("utf-8", "surrogateescape").split("\n")
     seen: set[str] = set()
     keys: list[str | None] = []
     for number, text in enumerate(texts):
         key = f"{text}#{number}" if text in seen else text
         seen.add(text)
-        keys.append(key if text.strip() else None)
-    return pa.array(keys, pa.string()), pa.array(texts, pa.string())
+        keys.append(key if text.strip() and _is_text(text) else None)
+    shown = [text if _is_text(text) else None for text in texts]
+    return pa.array(keys, pa.string()), pa.array(shown, pa.string())
+
+
+def _is_text(text: str) -> bool:
+    """No bytes that were not UTF-8."""
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,10 @@ class FolderParser:
         keys, texts = (a.slice(chunk.line - 1, num_lines) for a in read_list(self._list(name)))
         lines = chunk.line + np.arange(len(keys))
         parsed.read += len(keys)
-        parsed.reject_rows("empty name", np.asarray(keys.is_null()), lines, lambda _row: "")
+        no_text = np.asarray(texts.is_null())
+        parsed.reject_rows("invalid UTF-8", no_text, lines, lambda _row: "")
+        empty = np.asarray(keys.is_null()) & ~no_text
+        parsed.reject_rows("empty name", empty, lines, lambda _row: "")
         good = keys.is_valid()
         return keys.filter(good), texts.filter(good), lines[np.asarray(good)]
 
@@ -91,7 +102,11 @@ class FolderParser:
         if self.langs is not None and lang not in self.langs:
             parsed.filter("language not asked for", len(keys))
             return
-        names = pc.coalesce(names_from_iris(texts)[1], texts)
+        names = clean_names(pc.coalesce(names_from_iris(texts)[1], texts))
+        empty = np.asarray(pc.equal(names, ""))
+        parsed.reject_rows("empty name", empty, lines, lambda row: texts[row].as_py())
+        keep = pa.array(~empty)
+        keys, names, lines = keys.filter(keep), names.filter(keep), lines[~empty]
         parsed.stage(
             "names",
             key=keys,

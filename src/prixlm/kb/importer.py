@@ -94,6 +94,8 @@ def import_kb(
         _forget_other_work(work, described)
         account = _stage(plan, work / "parts", strict, report)
         merge = _merge(plan, work, account, memory, report)
+        if strict and account.rejected:
+            raise _strict_error(plan, min(account.samples, key=lambda s: s[1:]))
         _nothing_is_an_error(plan, merge)
         _finish(plan, described, merge)
         publish(work / "kb", to)
@@ -287,7 +289,7 @@ def _stage(plan: Plan, parts: Path, strict: bool, report: Progress) -> Account:
                 account.add(part.read, part.rejected, part.filtered, part.samples)
                 account.samples = first_samples(account.samples)
                 if strict and account.rejected:
-                    raise _strict_error(plan, account.samples[0])
+                    raise _strict_error(plan, min(account.samples, key=lambda s: s[1:]))
             done += _size(source)
             report("read", done, total)
     return account

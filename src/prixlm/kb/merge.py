@@ -177,18 +177,18 @@ class Merge:
         self.account.imported["names"] += num_named
         self.db.view("entity", entity)
         self.db.view("alias", alias)
-        self.db.run(
-            "CREATE TABLE node AS SELECT key, min(id) AS node, count(*) AS num "
-            "FROM entity GROUP BY key"
-        )
-        self.one_language_each = not self.db.count("node WHERE num > 1")
+        self.db.run("CREATE TABLE node AS SELECT key, min(id) AS node FROM entity GROUP BY key")
 
     def join_facts(self) -> None:
         """Facts with nodes for keys, each once; the ones whose ends have no name are rejected."""
         subject, object_ = self._node_of("f.subject", "s"), self._node_of("f.object", "o")
         rank = " ".join(f"WHEN '{split}' THEN {i}" for i, split in enumerate(SPLITS))
+        languages = self.counts["entities"]
+        codes = " ".join(f"WHEN '{lang}' THEN {i}" for i, lang in enumerate(languages))
+        code = f"CASE f.lang {codes} ELSE -1 END" if codes else "-1"
         self.db.run(
-            "CREATE TABLE joined AS SELECT s.node AS s, r.id AS r, o.node AS o, f.lang, "
+            "CREATE TABLE joined AS SELECT s.node AS s, r.id AS r, o.node AS o, "
+            f"if(f.lang IS NULL, NULL, CAST({code} AS SMALLINT)) AS lang, "
             f"CAST(CASE coalesce(f.split, 'train') {rank} END AS TINYINT) AS split, f.pos "
             f"FROM facts f JOIN relation r ON r.key = f.relation {subject} {object_}"
         )
@@ -208,8 +208,11 @@ class Merge:
 
     def write_triples(self) -> None:
         """A triple for each fact and each language that names both its ends."""
+        languages = list(self.counts["entities"])
+        starts = np.cumsum([0, *self.counts["entities"].values()])[:-1]
+        code = " + ".join(f"CAST(e.id >= {start} AS SMALLINT)" for start in starts[1:]) or "0"
         self.db.run(
-            "CREATE TABLE member AS SELECT n.node, e.id, e.lang "
+            f"CREATE TABLE member AS SELECT n.node, e.id, CAST({code} AS SMALLINT) AS lang "
             "FROM entity e JOIN node n USING (key)"
         )
         self.db.run(
@@ -218,42 +221,32 @@ class Merge:
             "JOIN member s ON s.node = f.s JOIN member o ON o.node = f.o AND o.lang = s.lang "
             "WHERE f.lang IS NULL OR f.lang = s.lang"
         )
-        alone = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
-        if self.db.count("fact") > self._num_facts("triple"):
-            self.db.reject("no language names both ends", alone, "facts")
-        total = self.db.count("triple")
-        keep = _sampler(total, self.max_triples, self.seed)
-        languages: dict[str, Counter[str]] = {}
-        kept_facts = self.work / "kept.parquet"
+        keep = _sampler(self.db.count("triple"), self.max_triples, self.seed)
+        num_facts = self.db.count("fact")
+        reached, kept = np.zeros(num_facts, bool), np.zeros(num_facts, bool)
+        counts = np.zeros((len(languages), len(SPLITS)), np.int64)
         query = "SELECT * FROM triple ORDER BY subject, relation, object"
-        with (
-            TableWriter(self.out, "triples") as table,
-            pq.ParquetWriter(kept_facts, pa.schema([("fact", pa.int64())])) as kept,
-        ):
+        with TableWriter(self.out, "triples") as table:
             for batch in rechunk(self.db.stream(query), BATCH_ROWS):
-                rows = pa.table(batch).filter(pa.array(keep(batch.num_rows)))
-                if not rows.num_rows:
-                    continue
-                rows = rows.combine_chunks()
-                column = {name: rows[name].combine_chunks() for name in rows.schema.names}
-                split = pa.array(SPLITS, pa.string()).take(column["split"])
-                table.write(
-                    lang=column["lang"],
-                    subject=column["subject"],
-                    relation=column["relation"],
-                    object=column["object"],
-                    split=split,
-                )
-                kept.write_table(rows.select(["fact"]).cast(pa.schema([("fact", pa.int64())])))
-                for lang, name, number in _group_counts(column["lang"], split):
-                    languages.setdefault(lang, Counter())[name] += number
+                chosen = keep(batch.num_rows)
+                column = {name: np.asarray(batch.column(name)) for name in batch.schema.names}
+                reached[column.pop("fact")] = True
+                kept[np.asarray(batch.column("fact"))[chosen]] = True
+                column = {name: values[chosen] for name, values in column.items()}
+                np.add.at(counts, (column["lang"], column["split"]), 1)
+                for name, words in (("lang", languages), ("split", list(SPLITS))):
+                    column[name] = pa.array(words, pa.string()).take(pa.array(column[name]))
+                table.write(**column)
         self.counts["triples"] = {
-            lang: dict(sorted(languages[lang].items())) for lang in sorted(languages)
+            lang: {split: int(n) for split, n in sorted(zip(SPLITS, row, strict=True)) if n}
+            for lang, row in zip(languages, counts, strict=True)
+            if row.any()
         }
-        self.db.view("kept", kept_facts)
-        imported = self._num_facts("kept")
-        self.account.filtered["sampled out"] += self._num_facts("triple") - imported
-        self.account.imported["facts"] += imported
+        if not reached.all():
+            alone = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
+            self.db.reject("no language names both ends", alone, "facts")
+        self.account.imported["facts"] += int(kept.sum())
+        self.account.filtered["sampled out"] += int(reached.sum() - kept.sum())
         self.db.run("DROP TABLE triple")
         self.db.run("DROP TABLE fact")
 
@@ -346,12 +339,6 @@ class Merge:
             f"LEFT JOIN node {table} ON {table}.key = coalesce({moved}.target, {key})"
         )
 
-    def _num_facts(self, triples: str) -> int:
-        """How many facts stand behind these triples; a fact can be a triple in many languages."""
-        if self.one_language_each:
-            return self.db.count(triples)
-        return int(self.db.run(f"SELECT count(DISTINCT fact) FROM {triples}")[0][0])
-
 
 def _differs(column: pa.Array, before: Any) -> Array:
     """Where a value differs from the one above it; `before` stands above the first."""
@@ -377,9 +364,3 @@ def _sampler(total: int, wanted: int | None, seed: int) -> Callable[[int], Array
         return chosen
 
     return choose
-
-
-def _group_counts(a: pa.Array, b: pa.Array) -> Iterator[tuple[str, str, int]]:
-    grouped = pa.table({"a": a, "b": b}).group_by(["a", "b"]).aggregate([([], "count_all")])
-    for row in grouped.to_pylist():
-        yield row["a"], row["b"], row["count_all"]

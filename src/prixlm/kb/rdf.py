@@ -6,6 +6,7 @@ on what is malformed. Turtle, TriG and RDF/XML go through pyoxigraph's streaming
 the same code as N-Quads lines; their "line" is the number of the statement.
 """
 
+import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyoxigraph as ox
 
-from prixlm.kb.staging import ALIAS, LABEL, VARIANT, Array, Chunk, Format, Parsed, Parser, Source
+from prixlm.errors import PrixError
+from prixlm.kb.staging import (
+    ALIAS,
+    LABEL,
+    VARIANT,
+    Array,
+    Chunk,
+    Format,
+    Parsed,
+    Parser,
+    Source,
+    clean_names,
+)
 from prixlm.kb.streams import (
     CHUNK_BYTES,
     SourceReader,
@@ -39,6 +52,7 @@ _END = rf" (?:<{_IRI}> )?\.\r?\n?$"  # RE2 stays on its fast path: one way on at
 _IRI_LINE = rf"{_START}<(?P<object>{_IRI})>{_END}"
 _TEXT_LINE = rf'{_START}"(?P<text>[^"\\\r\n]*)"(?:@(?P<tag>[A-Za-z]+(?:-[A-Za-z0-9]+)*))?{_END}'
 _NO_STATEMENT = re.compile(rb"[ \t\r\n]*(?:#.*)?\s*$", re.DOTALL)
+_MARK = "\ufdd0"  # a noncharacter that stands for a byte which is not UTF-8
 _SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,
     ".nq": ox.RdfFormat.N_QUADS,
@@ -139,6 +153,9 @@ def _parse_slowly(lines: pa.Array, numbers: Array, parsed: Parsed) -> Statements
             parsed.reject("malformed line", number, line)
             continue
         quad = quads[0]
+        if "<>" in map(str, (quad.subject, quad.predicate, quad.object)):
+            parsed.reject("malformed line", number, line)
+            continue
         if not isinstance(quad.subject, ox.NamedNode):
             parsed.reject("blank node", number, line)
         elif isinstance(quad.object, ox.NamedNode):
@@ -163,7 +180,7 @@ def stage_names(
     exact = [c == tag.lower() for c, tag in zip(codes, tags.dictionary.to_pylist(), strict=True)]
     language = pa.array(codes, pa.string()).take(tags.indices)
     variant = pc.invert(pa.array(exact, pa.bool_()).take(tags.indices))
-    names = pc.utf8_trim_whitespace(pc.replace_substring_regex(block.text, r"\s+", " "))
+    names = clean_names(block.text)
     reasons = pc.case_when(
         pc.make_struct(
             block.text.is_null(), block.tag.is_null(), language.is_null(), pc.equal(names, "")
@@ -201,7 +218,8 @@ def _reject_rows(block: Statements, reasons: pa.Array, parsed: Parsed) -> None:
 
 
 def _show(block: Statements, row: int) -> str:
-    end = block.object[row].as_py() or f'"{block.text[row].as_py()}"@{block.tag[row].as_py()}'
+    text, tag = block.text[row].as_py(), block.tag[row].as_py()
+    end = block.object[row].as_py() or (f'"{text}"@{tag}' if tag else f'"{text}"')
     return f"{block.subject[row]} {block.predicate[row]} {end}"
 
 
@@ -262,13 +280,15 @@ def syntax_of(path: Path) -> str:
         return "lines"
     if suffix == ".ttl" and _looks_like_lines(head(path)):
         return "lines"
-    return suffix if suffix in _SYNTAXES else ""
+    if suffix not in _SYNTAXES:
+        raise PrixError(f"{path}: expected a name that ends in {', '.join(_SYNTAXES)}.")
+    return suffix
 
 
 def _looks_like_lines(data: bytes) -> bool:
     parsed = Parsed(0)
     block = parse_statements(Chunk(0, 1, data), parsed)
-    return len(block.line) > 0 and not parsed.rejected["malformed line"]
+    return len(block.line) > parsed.rejected["malformed line"]
 
 
 def rdf_chunks(source: Source, index: int) -> Iterator[Chunk]:
@@ -286,25 +306,46 @@ def _as_lines(reader: SourceReader, index: int, syntax: ox.RdfFormat) -> Iterato
     for text in _statements_of(reader, syntax):
         number += 1
         if isinstance(text, SyntaxError):
-            yield Chunk(index, number, str(text).encode(), broken="malformed statement")
-            continue
+            # As a line it is malformed too, and keeps its number.
+            text = "malformed: " + " ".join(str(text).split())
         if not lines:
             first = number
         lines.append(text)
         size += len(text)
         if size >= CHUNK_BYTES:
-            yield Chunk(index, first, "\n".join(lines).encode(), done=reader.position())
+            yield Chunk(index, first, _joined(lines), done=reader.position())
             lines, size = [], 0
     if lines:
-        yield Chunk(index, first, "\n".join(lines).encode(), done=reader.position())
+        yield Chunk(index, first, _joined(lines), done=reader.position())
     if reader.damage is not None:
         damage = reader.damage.encode()
         yield Chunk(index, number + 1, damage, broken="truncated or damaged archive")
 
 
+class _TextReader:
+    """A reader whose bytes are UTF-8, or else marked: pyoxigraph gives a file up at the first."""
+
+    def __init__(self, reader: SourceReader) -> None:
+        self._reader = reader
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes: a byte becomes a mark of three."""
+        while True:
+            block = self._reader.read(max(1, size // 3 - 3))
+            text = self._decoder.decode(block, final=not block)
+            if text or not block:
+                return re.sub("[\udc80-\udcff]", _MARK, text).encode()
+
+
+def _joined(lines: list[str]) -> bytes:
+    """Lines as a chunk has them, with no UTF-8 where there was none."""
+    return "\n".join(lines).encode().replace(_MARK.encode(), b"\xff")
+
+
 def _statements_of(reader: SourceReader, syntax: ox.RdfFormat) -> Iterator[str | SyntaxError]:
     """N-Quads lines of a file in another syntax; errors in between, after which it goes on."""
-    file = cast(IO[bytes], reader)  # pyoxigraph asks for no more than `read`
+    file = cast(IO[bytes], _TextReader(reader))  # pyoxigraph asks for no more than `read`
     quads = iter(ox.parse(file, format=syntax, lenient=True, base_iri="file:///"))
     while True:
         try:
@@ -315,7 +356,9 @@ def _statements_of(reader: SourceReader, syntax: ox.RdfFormat) -> Iterator[str |
             yield error
             continue
         # Anonymous nodes get a new random label each time: the rejects file must not.
-        yield re.sub(r"_:[0-9a-f]{16,}", "_:b", f"{quad} .")
+        ends = (quad.subject, quad.object)
+        subject, object_ = (t if isinstance(t, ox.NamedNode | ox.Literal) else "_:b" for t in ends)
+        yield f"{subject} {quad.predicate} {object_} ."
 
 
 def _parser(_sources: Sequence[Source], _index: int, langs: tuple[str, ...] | None) -> Parser:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Array = np.ndarray[Any, Any]
 
@@ -181,6 +182,12 @@ class Format:
     licence: str = "not stated by the source"
     names_from_keys: Callable[[pa.Array], tuple[pa.Array, pa.Array]] | None = None
     """Languages and names of keys that no name was given for (null where there is none)."""
+
+
+def clean_names(names: pa.Array) -> pa.Array:
+    """Names on one line: white space and control characters are one space, none at the ends."""
+    spaced = pc.replace_substring_regex(names, r"[\s\x00-\x1f\x7f-\x{9f}\x{2028}\x{2029}]+", " ")
+    return pc.utf8_trim_whitespace(spaced)
 
 
 def printable(text: str | bytes, limit: int = 300) -> str:

@@ -339,6 +339,7 @@ class KB:
             self._connection = duckdb.connect()
             spill = Path(tempfile.gettempdir()) / f"prixlm-{os.getpid()}"
             self._connection.execute(f"SET temp_directory = {quote_path(spill)}")
+            self._connection.execute("SET enable_progress_bar = false")
             for table in SCHEMAS:
                 path = quote_path(self.path(table))
                 self._connection.execute(

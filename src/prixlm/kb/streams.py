@@ -75,7 +75,7 @@ class SourceReader:
             try:
                 if self._stream is None:
                     self._stream = self._open()
-                block: bytes = self._stream.read(min(size, _SMALL_READ) if self._serial else size)
+                block: bytes = self._read_some() if self._serial else self._stream.read(size)
             except _DAMAGE as error:
                 self._recover(error)
                 continue
@@ -87,6 +87,11 @@ class SourceReader:
             self._served += len(block)
             return block
         return b""
+
+    def _read_some(self) -> bytes:
+        """What there is: a `read` that meets the damage would lose what comes before it."""
+        read = getattr(self._stream, "read1", self._stream.read)
+        return bytes(read(_SMALL_READ))
 
     def position(self) -> int:
         """How far into the file on disk the reader is, in bytes."""

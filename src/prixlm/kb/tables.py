@@ -9,6 +9,7 @@ A name stands for the entity: its key is `en:London`.
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.kb.staging import LABEL, Array, Chunk, Format, Parsed, Parser, Source
+from prixlm.kb.staging import LABEL, Array, Chunk, Format, Parsed, Parser, Source, clean_names
 from prixlm.kb.streams import head, line_chunks, plain_suffix
 from prixlm.languages import normalise
 
@@ -36,12 +37,30 @@ _AUTHORS = {
 }
 _AUTHORS_SPLIT = {"triples": "test", "filtered": "known"}
 
+_KNOWN = {*FACT_COLUMNS, *LINK_COLUMNS, "split", "name"}
+_LONE_CR = re.compile(rb"\r(?!\n)")
+_NO_TEXT = "\ufdd0"  # a noncharacter that stands for bytes which are not UTF-8
+
 Rows = dict[str, pa.Array]
+
+
+def _as_text(data: bytes) -> bytes:
+    """`data` as Arrow needs it: it takes a lone CR for the end of a line, drops a byte order mark,
+    and cannot hand over a bad row that is not UTF-8 (such bytes are marked)."""
+    data = _LONE_CR.sub(b" ", data) if b"\r" in data else data
+    data = b" " + data if data.startswith(b"\xef\xbb\xbf") else data
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", "surrogateescape")
+        data = re.sub("[\udc80-\udcff]+", _NO_TEXT, text).encode()
+    return data
 
 
 def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimiter: str) -> Any:
     """Columns of delimited lines as binary arrays, the line of each row, and the bad lines."""
     bad: list[tuple[int, str, int]] = []
+    data = _as_text(data)
 
     def skip(row: pacsv.InvalidRow) -> str:
         bad.append((row.number, row.text, row.actual_columns))
@@ -64,10 +83,16 @@ def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimite
             check_utf8=False,
         ),
     ).combine_chunks()
-    total = table.num_rows + len(bad)
-    lines = np.delete(np.arange(1, total + 1), [number - 1 for number, _, _ in bad])
     rows = {name: table[name].combine_chunks() for name in columns}
-    return rows, first_line - 1 + lines, [(first_line - 1 + n, t, k) for n, t, k in bad]
+    places = np.array([number - 1 for number, _, _ in bad], np.int64)
+    num_lines = np.ones(table.num_rows + len(bad), np.int64)
+    good = np.delete(np.arange(len(num_lines)), places)
+    if delimiter == "," and b'"' in data:  # a quoted name may have line breaks
+        num_lines[good] += sum(np.asarray(pc.count_substring(c, "\n")) for c in rows.values())
+        num_lines[places] += np.array([t.count("\n") for _, t, _ in bad], np.int64)
+    lines = first_line + np.cumsum(num_lines) - num_lines
+    texts = zip(lines[places].tolist(), bad, strict=True)
+    return rows, lines[good], [(line, text, found) for line, (_, text, found) in texts]
 
 
 @dataclass(frozen=True)
@@ -103,14 +128,19 @@ class TableParser:
             data, first = data.partition(b"\n")[2], 2
         if not data:
             return {n: pa.array([], pa.binary()) for n in self.columns}, np.zeros(0, np.int64)
-        rows, lines, bad = split_columns(data, first, self.columns, self.delimiter)
+        # A header can name a column twice, or one that is not ours.
+        names = [str(place) for place in range(len(self.columns))]
+        cells, lines, bad = split_columns(data, first, names, self.delimiter)
+        rows = {c: cells[str(self.columns.index(c))] for c in self.columns if c in _KNOWN}
         parsed.read += len(lines) + len(bad)
         for number, text, found in bad:
             if not text.strip():
                 parsed.filter("comment or blank line")
             else:
                 parsed.reject(f"{found} columns, expected {len(self.columns)}", number, text)
-        return rows, lines
+        blank = np.all([np.asarray(pc.equal(c, b"")) for c in cells.values()], axis=0)
+        parsed.filter("comment or blank line", int(blank.sum()))
+        return _keep(rows, lines, ~blank) if blank.any() else (rows, lines)
 
     def _languages(self, rows: Rows, lines: Array, parsed: Parsed) -> tuple[Rows, Array]:
         """Bring the language columns to our codes; unknown ones are bad, others not asked for."""
@@ -175,25 +205,14 @@ def names_from_keys(keys: pa.Array) -> tuple[pa.Array, pa.Array]:
 def _clean(rows: Rows, lines: Array, parsed: Parsed) -> Any:
     """Texts instead of bytes, white space folded; rows with bad UTF-8 or an empty name leave."""
     for name in list(rows):
-        try:
-            text = rows[name].cast(pa.string())
-        except pa.ArrowInvalid:
-            bad = np.array([not _is_utf8(value) for value in rows[name].to_pylist()], bool)
-            rows, lines = _drop(rows, lines, bad, "invalid UTF-8", parsed)
-            text = rows[name].cast(pa.string())
-        folded = pc.utf8_trim_whitespace(pc.replace_substring_regex(text, r"\s+", " "))
+        bad = np.asarray(pc.fill_null(pc.match_substring(rows[name], _NO_TEXT.encode()), False))
+        rows, lines = _drop(rows, lines, bad, "invalid UTF-8", parsed)
+        text = rows[name].cast(pa.string())
+        folded = clean_names(text)
         rows = {**rows, name: folded}
         empty = np.asarray(pc.fill_null(pc.equal(folded, ""), True))
         rows, lines = _drop(rows, lines, empty, "empty name", parsed)
     return rows, lines
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _drop(rows: Rows, lines: Array, bad: Array, reason: str, parsed: Parsed) -> Any:
@@ -218,10 +237,15 @@ def _keep(rows: Rows, lines: Array, good: Array) -> Any:
 def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
     """The columns of a table, in its order, and whether its first line names them."""
     if plain_suffix(path) == ".parquet":
-        names = tuple(pq.read_schema(path).names)
+        try:
+            names = tuple(pq.read_schema(path).names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise PrixError(f"{path}: not a whole Parquet file ({error}).") from None
         return _known_columns(path, names), True
-    delimiter = _DELIMITERS[plain_suffix(path)]
-    first = head(path).partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
+    delimiter = _DELIMITERS.get(plain_suffix(path))
+    if delimiter is None:
+        raise PrixError(f"{path}: expected a name that ends in .tsv, .txt, .csv or .parquet.")
+    first = _as_text(head(path).partition(b"\n")[0].rstrip(b"\r")).decode()
     names = tuple(next(csv.reader([first], delimiter=delimiter), []))
     lowered = tuple(name.strip().lower() for name in names)
     if set(FACT_COLUMNS) <= set(lowered) or set(LINK_COLUMNS) <= set(lowered):
@@ -252,9 +276,18 @@ def _table_chunks(source: Source, index: int) -> Iterator[Chunk]:
     with pq.ParquetFile(source.path) as file:
         total = max(1, file.metadata.num_rows)
         for batch in file.iter_batches(1 << 16, columns=list(columns)):
-            texts = pa.record_batch([c.cast(pa.string()) for c in batch], names=batch.schema.names)
+            texts = pa.record_batch([_cast(c) for c in batch], names=batch.schema.names)
             line += batch.num_rows
             yield Chunk(index, line - batch.num_rows, texts, done=size * (line - 1) // total)
+
+
+def _cast(column: pa.Array) -> pa.Array:
+    """A column of a Parquet file as text; null where a value is none."""
+    if pa.types.is_nested(column.type):
+        return pa.nulls(len(column), pa.string())
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return pa.array([v and _as_text(v) for v in column.to_pylist()], pa.binary())
+    return column.cast(pa.string())
 
 
 def _table_parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None) -> Parser:
