@@ -325,7 +325,7 @@ def test_a_staged_row_carries_the_line_that_it_came_from(name: str, tmp_path: Pa
             for row in batch.to_pylist():
                 cells = lines[row["line"] - chunk.line].decode().split("\t")
                 lang, *names = (cells[place] for place in places)
-                assert normalise(lang) == row["lang"]
+                assert normalise(squeeze(lang)) == row["lang"]
                 found = [row["subject"], f":{row['relation']}", row["object"]]
                 found = [text.partition(":")[2] for text in found]
                 assert [squeeze(text) for text in found] == [squeeze(text) for text in names]
