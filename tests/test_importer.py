@@ -302,6 +302,12 @@ def test_a_wrong_argument_is_answered_with_what_was_expected(
         import_kb([tmp_path / s for s in sources], tmp_path / "kb", **options)  # type: ignore[arg-type]
 
 
+def test_too_little_memory_for_the_joins_is_said_clearly(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.nt", 3000)
+    with pytest.raises(PrixError, match="pass a larger --memory"):
+        import_kb([dump], tmp_path / "kb", memory="1MB")
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_ends_with_a_clear_line_and_no_half_kb(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prixlm.kb.relations import name_from_key
+from prixlm.kb.staging import name_from_key
 
 
 @pytest.mark.parametrize(

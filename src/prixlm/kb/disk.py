@@ -86,8 +86,12 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
             raise PrixError(f"cannot write {folder.parent}: {error.strerror}.") from None
         raise
-    except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException) as error:
+    except duckdb.Error as error:
         text = str(error).splitlines()[0]
-        if "space" in text.lower():
-            raise PrixError(f"the disk of {folder.parent} is full ({text}). {advice}") from None
-        raise PrixError(f"the joins failed: {text}. Try again with a larger --memory.") from None
+        if "no space" in text.lower() or "disk space" in text.lower():
+            raise PrixError(f"the disk of {folder.parent} is full. {advice}") from None
+        if isinstance(error, duckdb.OutOfMemoryException):
+            raise PrixError(
+                f"the joins ran out of memory: pass a larger --memory. {text}"
+            ) from None
+        raise

@@ -36,8 +36,8 @@ from prixlm.languages import PAPER_LANGUAGES, parse_languages
 FORMATS = {f.name: f for f in (FOLDERS, AUTHORS, WIKIDATA, DBPEDIA, RDF, TABLES, WORLD)}
 """The format table, in the order in which a source is offered to them."""
 
-JOINED_PER_SECOND = 300_000
-BYTES_A_ROW = 100
+JOINED_PER_SECOND = 700_000
+BYTES_A_ROW = 60
 """What the joins do in a second, and what a row takes on disk on the way: `benchmarks/import.py`
 on two cores. They are for estimates only."""
 
@@ -281,7 +281,7 @@ def _stage(plan: Plan, parts: Path, strict: bool, report: Progress) -> Account:
     """Parse every source; what an earlier try has staged is not parsed again."""
     account = Account()
     total, done = plan.num_bytes(), 0
-    with parsing(total) as parse:
+    with parsing(total, plan.format.in_processes) as parse:
         for index, source in enumerate(plan.sources):
             parser = plan.format.parser(plan.sources, index, plan.langs)
             chunks = _reporting(plan.format.chunks(source, index), report, done, total)

@@ -96,7 +96,9 @@ class Merge:
         self.has_redirects = kept > 0
 
     def write_relations(self) -> None:
-        self.counts["relations"] = write_relations(self.db, self.out, self.account)
+        self.counts["relations"] = write_relations(
+            self.db, self.out, self.account, self.format.relation_name
+        )
 
     def collect_names(self) -> None:
         """Names of entities: those of redirected keys move, keys without a name are named."""

@@ -1,8 +1,7 @@
 """Relations and their names: one for each language, and one that every language may use."""
 
-import re
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,9 @@ from prixlm.kb.staging import Account
 from prixlm.kb.store import TableWriter
 
 
-def write_relations(db: Scratch, out: Path, account: Account) -> int:
+def write_relations(
+    db: Scratch, out: Path, account: Account, name_from_key: Callable[[str], str]
+) -> int:
     """Write the relations that facts use or the source declares; how many there are.
 
     The scratch table `relation` (key, id) stays, for the joins of facts.
@@ -38,7 +39,7 @@ def write_relations(db: Scratch, out: Path, account: Account) -> int:
         account.filtered["duplicate"] += count - 1
     keys = [row[0] for row in db.run("SELECT key FROM relation ORDER BY id")]
     with TableWriter(out, "relations") as table:
-        common = [_common_name(best.get(i, {}), key) for i, key in enumerate(keys)]
+        common = [_common_name(best.get(i, {})) or name_from_key(key) for i, key in enumerate(keys)]
         table.write(id=np.arange(len(keys)), key=pa.array(keys, pa.string()), name=common)
     with TableWriter(out, "relation_names") as table:
         named = [(i, lang, name) for i in sorted(best) for lang, name in sorted(best[i].items())]
@@ -48,18 +49,6 @@ def write_relations(db: Scratch, out: Path, account: Account) -> int:
     return len(keys)
 
 
-def name_from_key(key: str) -> str:
-    """A relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
-    if "://" not in key:
-        return key
-    local = unquote(re.split(r"[/#]", key.rstrip("/#"))[-1]).replace("_", " ")
-    local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
-    local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
-    return local.strip() or key
-
-
-def _common_name(names: dict[str, str], key: str) -> str:
-    """The name that every language may use: English, else the first language's, else the key's."""
-    if "en" in names:
-        return names["en"]
-    return names[min(names)] if names else name_from_key(key)
+def _common_name(names: dict[str, str]) -> str | None:
+    """The name that every language may use: the English one, else the first language's."""
+    return names.get("en") or (names[min(names)] if names else None)

@@ -1,4 +1,4 @@
-"""Sources to staged Parquet parts: chunks are parsed by several processes, in order.
+"""Sources to staged Parquet parts: chunks are parsed in parallel, in order.
 
 A part is a fixed number of chunks of one source. It is there when its `.json` is, which is written
 last, so an interrupted import goes on after its last whole part. A staged row says where it came
@@ -13,7 +13,7 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -55,14 +55,23 @@ def stage_source(
 
 
 @contextmanager
-def parsing(num_bytes: int) -> Iterator[Parse]:
-    """A function that parses chunks in order: here if they are few, else in other processes."""
+def parsing(num_bytes: int, in_processes: bool) -> Iterator[Parse]:
+    """A function that parses chunks in order: here if they are few, else in threads or processes.
+
+    Threads are enough for parsers that spend their time in Arrow, outside Python's lock: nothing
+    has to be sent from process to process.
+    """
     if num_bytes < _INLINE_BYTES:
         yield lambda parser, chunks: (parse_chunk(parser, chunk) for chunk in chunks)
         return
-    context = multiprocessing.get_context("spawn")
     workers = max(2, os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as executor:
+    executor: Executor
+    if in_processes:
+        context = multiprocessing.get_context("spawn")
+        executor = ProcessPoolExecutor(workers, context, initializer=_start_worker)
+    else:
+        executor = ThreadPoolExecutor(workers)
+    with executor:
         try:
             yield partial(_parse_ahead, executor, workers + 1)
         finally:
@@ -79,7 +88,7 @@ def parse_chunk(parser: Parser, chunk: Chunk) -> Parsed:
 
 
 def _parse_ahead(
-    executor: ProcessPoolExecutor, num_ahead: int, parser: Parser, chunks: Iterable[Chunk]
+    executor: Executor, num_ahead: int, parser: Parser, chunks: Iterable[Chunk]
 ) -> Iterator[Parsed]:
     """Results in the order of the chunks, with a bounded number of chunks under way."""
     waiting: deque[Future[Parsed]] = deque()
@@ -115,8 +124,7 @@ def _write_part(prefix: Path, results: Iterable[Parsed]) -> None:
         for parsed in results:
             for table, batches in parsed.tables.items():
                 if table not in writers:
-                    path = f"{prefix}-{table}.parquet"
-                    writer = pq.ParquetWriter(path, positioned(STAGED[table]), compression="lz4")
+                    writer = _open_writer(f"{prefix}-{table}.parquet", positioned(STAGED[table]))
                     writers[table] = stack.enter_context(writer)
                 for batch in batches:
                     writers[table].write_batch(_with_position(batch, parsed.source))
@@ -128,6 +136,14 @@ def _write_part(prefix: Path, results: Iterable[Parsed]) -> None:
         "samples": account.samples,
     }
     write_atomically(_done(prefix), json.dumps(values, ensure_ascii=False))
+
+
+def _open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
+    """Fast rather than small: dictionaries only where values recur, no statistics."""
+    few = [name for name in schema.names if name in ("relation", "lang", "split")]
+    return pq.ParquetWriter(
+        path, schema, compression="lz4", use_dictionary=few, write_statistics=False
+    )
 
 
 def _with_position(batch: pa.RecordBatch, source: int) -> pa.RecordBatch:

@@ -6,11 +6,13 @@ language; one key named in several languages is one concept. Nothing is lost on 
 that a parser reads is staged, rejected (it is bad) or filtered (it is not asked for).
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -169,6 +171,16 @@ Parser = Callable[[Chunk], Parsed]
 """A parser is picklable: chunks are parsed in other processes."""
 
 
+def name_from_key(key: str) -> str:
+    """A relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
+    if "://" not in key:
+        return key
+    local = unquote(re.split(r"[/#]", key.rstrip("/#"))[-1]).replace("_", " ")
+    local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
+    local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
+    return local.strip() or key
+
+
 @dataclass(frozen=True)
 class Format:
     """A KB format. `langs` is the sorted tuple of asked languages, or None for all of them."""
@@ -180,8 +192,11 @@ class Format:
     chunks: Callable[[Source, int], Iterator[Chunk]]
     parser: Callable[[Sequence[Source], int, tuple[str, ...] | None], Parser]
     licence: str = "not stated by the source"
+    in_processes: bool = False  # its parser works in Python, not in Arrow: threads would not help
     names_from_keys: Callable[[pa.Array], tuple[pa.Array, pa.Array]] | None = None
     """Languages and names of keys that no name was given for (null where there is none)."""
+    relation_name: Callable[[str], str] = name_from_key
+    """The name of a relation that no name was given for."""
 
 
 def clean_names(names: pa.Array) -> pa.Array:

@@ -324,6 +324,7 @@ TABLES = Format(
     chunks=_table_chunks,
     parser=_table_parser,
     names_from_keys=names_from_keys,
+    relation_name=str,
 )
 
 AUTHORS = Format(
@@ -335,4 +336,5 @@ AUTHORS = Format(
     parser=_authors_parser,
     licence="CC BY-SA 3.0 and GFDL (DBpedia)",
     names_from_keys=names_from_keys,
+    relation_name=str,
 )

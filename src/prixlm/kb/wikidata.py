@@ -269,4 +269,5 @@ WIKIDATA = Format(
     chunks=line_chunks,
     parser=_parser,
     licence="CC0-1.0",
+    in_processes=True,
 )
