@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from prixlm import KB, import_kb
 
@@ -62,3 +65,68 @@ def toy(toy_files: list[Path], tmp_path: Path) -> KB:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> KB:
     return import_kb([], tmp_path_factory.mktemp("world") / "kb", format="world")
+
+
+@pytest.fixture(scope="session")
+def tokenizers() -> dict[str, Tokenizer]:
+    """Small tokenizers of the two kinds of base model, trained on the toy KB's names."""
+    texts = [*TOY_FACTS.replace("\t", "\n").split("\n"), "abcdefghijklmnopqrstuvwxyz"]
+    xlmr = Tokenizer(models.Unigram())
+    xlmr.normalizer = normalizers.NFKC()
+    xlmr.pre_tokenizer = pre_tokenizers.Metaspace()
+    xlmr.decoder = decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    xlmr.train_from_iterator(
+        texts,
+        trainers.UnigramTrainer(
+            vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False
+        ),
+    )
+    mbert = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    mbert.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    mbert.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    mbert.train_from_iterator(
+        texts,
+        trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False),
+    )
+    return {"xlmr": xlmr, "mbert": mbert}
+
+
+@pytest.fixture(scope="session")
+def bases(
+    tokenizers: dict[str, Tokenizer], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Tiny random XLM-R and mBERT folders, saved in the hub's own format."""
+    import torch
+    from transformers import (
+        BertConfig,
+        BertForMaskedLM,
+        PreTrainedTokenizerFast,
+        XLMRobertaConfig,
+        XLMRobertaForMaskedLM,
+    )
+
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    size |= {"intermediate_size": 64, "max_position_embeddings": 80}
+    found = {}
+    for name, tokenizer in tokenizers.items():
+        folder = tmp_path_factory.mktemp("bases") / name
+        torch.manual_seed(0)
+        if name == "xlmr":
+            ends = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+            config = XLMRobertaConfig(
+                vocab_size=tokenizer.get_vocab_size(), type_vocab_size=1, **ends, **size
+            )
+            XLMRobertaForMaskedLM(config).save_pretrained(folder)
+            words = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+            words |= {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>"}
+        else:
+            config = BertConfig(vocab_size=tokenizer.get_vocab_size(), pad_token_id=0, **size)
+            BertForMaskedLM(config).save_pretrained(folder)
+            words = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+            words |= {"unk_token": "[UNK]"}
+        copy = Tokenizer.from_str(tokenizer.to_str())
+        PreTrainedTokenizerFast(tokenizer_object=copy, **words).save_pretrained(folder)
+        found[name] = folder
+    return found

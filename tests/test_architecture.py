@@ -23,11 +23,15 @@ LAYERS = [
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge"],
     ["kb.importer", "kb.splits"],
-    ["report"],
+    ["tokens", "report"],
+    ["encoding"],
+    ["model"],
     ["cli"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
-NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + ["facts", "languages"]
+NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
+    *("facts", "languages", "tokens", "encoding")
+]
 
 
 def modules() -> dict[str, Path]:

@@ -1,0 +1,217 @@
+"""PrixLM: a multilingual encoder that reads a prefix in both directions and writes the object.
+
+The backbone is transformers' own XLM-R or BERT with its whole prediction head; only the attention
+mask and where the head is read are ours (Sec. 2.1). The printed mask M lets prefix positions see
+the object, and so leaks it; ours is the prefix mask under which P(x_t | x_<t) is a probability:
+
+- a prefix position attends to all prefix positions and nothing else
+  (`[O]` stops at the prefix: it predicts the first object token);
+- an object position attends to the prefix and to object positions j <= i;
+- padding is never attended to.
+
+Dimension letters: B facts, L positions, H width, V vocabulary, T predicted tokens.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    BertForMaskedLM,
+    PreTrainedTokenizerFast,
+    XLMRobertaForMaskedLM,
+)
+
+from prixlm.encoding import MBERT, XLMR, BaseTokens, Batch, FactEncoder, add_tokens
+from prixlm.errors import PrixError
+
+SETTINGS = "prixlm.json"
+CHUNK = 1024
+"""Predicted tokens whose logits are held at once: with XLM-R's 250,002 pieces, 1 GB."""
+
+_ARCHITECTURES: dict[str, tuple[Any, BaseTokens]] = {
+    "xlm-roberta": (XLMRobertaForMaskedLM, XLMR),
+    "bert": (BertForMaskedLM, MBERT),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a folder has to say beyond its config: `prixlm.json` beside it."""
+
+    languages: tuple[str, ...]
+    mask: str = "prefix"  # or "causal", where a loaded decoder was trained so
+
+
+class PrixLM(nn.Module):
+    """A backbone with the prefix mask, and the encoder of its facts."""
+
+    def __init__(
+        self, backbone: Any, tokenizer: PreTrainedTokenizerFast, settings: Settings
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.settings = settings
+        base = _ARCHITECTURES[backbone.config.model_type][1]
+        self.encoder = FactEncoder(tokenizer.backend_tokenizer, base, settings.languages)
+
+    @classmethod
+    def from_base(cls, base: str | Path, languages: Sequence[str], *, seed: int = 0) -> "PrixLM":
+        """A base model from the hub or a folder, with role and language tokens added.
+
+        The new tokens are drawn at random with the base's own spread (not set to the mean of the
+        old ones, which is the library's default), the old ones are kept; all will be trained.
+        """
+        backbone, tokenizer, causal = _load_backbone(base)
+        add_tokens(tokenizer.backend_tokenizer, languages)
+        old = backbone.get_input_embeddings().num_embeddings
+        size = max(old, len(tokenizer))
+        if size > old:
+            backbone.resize_token_embeddings(size, mean_resizing=False)
+            generator = torch.Generator().manual_seed(seed)
+            weight = backbone.get_input_embeddings().weight.data
+            weight[old:].normal_(0.0, backbone.config.initializer_range, generator=generator)
+        settings = Settings(languages=tuple(languages), mask="causal" if causal else "prefix")
+        return cls(backbone, tokenizer, settings)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "PrixLM":
+        """A model that `save` wrote."""
+        path = Path(folder) / SETTINGS
+        try:
+            values = json.loads(path.read_text("utf-8"))
+            settings = Settings(languages=tuple(values["languages"]), mask=values["mask"])
+        except (OSError, ValueError, KeyError) as error:
+            raise PrixError(
+                f"{folder} is not a Prix-LM folder: {SETTINGS} cannot be read ({error}). "
+                "Make one with `prixlm pretrain`, or pass a base model where one is asked for."
+            ) from None
+        backbone, tokenizer, _ = _load_backbone(folder)
+        return cls(backbone, tokenizer, settings)
+
+    def save(self, folder: str | Path) -> None:
+        """Write safetensors, config, tokenizer and settings; `AutoModel` can load the folder."""
+        self.backbone.save_pretrained(folder, safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+        text = json.dumps(asdict(self.settings), indent=1)
+        (Path(folder) / SETTINGS).write_text(text + "\n", "utf-8")
+
+    def hidden(self, ids: Tensor, prefix: Tensor, length: Tensor) -> Tensor:
+        """The last layer's states: (B, L, H)."""
+        mask = attention_mask(prefix, length, ids.shape[1], causal=self.settings.mask == "causal")
+        # Positions count from the start whatever the padding; XLM-R's begin after its padding id.
+        first = self.backbone.config.pad_token_id + 1 if self._is_roberta() else 0
+        places = torch.arange(first, first + ids.shape[1], device=ids.device)
+        output = self.backbone.base_model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=places.expand(ids.shape[0], -1),
+            token_type_ids=torch.zeros_like(ids),
+        )
+        return cast(Tensor, output.last_hidden_state)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The sum over object tokens and `[EOS]` of -log P(x_t | x_<t): the paper's loss."""
+        device = next(self.parameters()).device
+        tensors = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in batch]
+        ids, prefix, length, row, column, target = tensors
+        states = self.hidden(ids, prefix, length)[row, column]  # (T, H), not (B, L, H)
+        weight, bias = self._decoder()
+        arguments = (self._transform(states), weight, bias, target)
+        return cast(Tensor, _LinearCrossEntropy.apply(*arguments))  # type: ignore[no-untyped-call]
+
+    def log_probabilities(self, states: Tensor) -> Tensor:
+        """What follows each state: (..., H) to (..., V)."""
+        weight, bias = self._decoder()
+        return torch.log_softmax(self._transform(states) @ weight.T + bias, dim=-1)
+
+    def _is_roberta(self) -> bool:
+        return str(self.backbone.config.model_type) == "xlm-roberta"
+
+    def _transform(self, states: Tensor) -> Tensor:
+        """The head before its projection: dense, GELU, norm."""
+        if self._is_roberta():
+            head = self.backbone.lm_head
+            return cast(Tensor, head.layer_norm(nn.functional.gelu(head.dense(states))))
+        return cast(Tensor, self.backbone.cls.predictions.transform(states))
+
+    def _decoder(self) -> tuple[Tensor, Tensor]:
+        """Weight (V, H), tied to the embeddings, and bias of the projection."""
+        is_roberta = self._is_roberta()
+        head = self.backbone.lm_head if is_roberta else self.backbone.cls.predictions
+        return head.decoder.weight, head.decoder.bias
+
+
+def attention_mask(prefix: Tensor, length: Tensor, size: int, *, causal: bool = False) -> Tensor:
+    """Who may attend to whom: (B, 1, L, L), true where position i sees position j. Sec. 2.1, M."""
+    i = torch.arange(size, device=prefix.device)[:, None]
+    j = torch.arange(size, device=prefix.device)
+    before = j <= i  # (L, L)
+    in_prefix = j < prefix[:, None, None]  # (B, 1, L)
+    seen = before if causal else in_prefix | (before & (i >= prefix[:, None, None]))
+    real = j < length[:, None, None]
+    # A padded row sees the first token only: a row that sees nothing would be not a number.
+    return torch.where(i < length[:, None, None], seen & real, j == 0)[:, None]
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Sum of cross entropies of `states @ weight.T + bias`, a chunk of tokens at a time.
+
+    The gradients are made while a chunk's logits are there, so memory does not grow with T x V.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+        needed = any(ctx.needs_input_grad)
+        total = states.new_zeros(())
+        d_states = torch.empty_like(states) if needed else None
+        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        for start in range(0, len(states), CHUNK):
+            rows = slice(start, start + CHUNK)
+            logits = torch.addmm(bias, states[rows], weight.T)
+            norm = torch.logsumexp(logits, dim=-1, keepdim=True)
+            picked = logits.gather(1, target[rows, None])
+            total += (norm - picked).sum()
+            if d_states is not None:
+                d_logits = logits.sub_(norm).exp_()  # softmax, in place
+                d_logits.scatter_add_(1, target[rows, None], -torch.ones_like(picked))
+                torch.mm(d_logits, weight, out=d_states[rows])
+                d_weight.addmm_(d_logits.T, states[rows])
+                d_bias += d_logits.sum(0)
+        if d_states is not None:
+            ctx.save_for_backward(d_states, d_weight, d_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        d_states, d_weight, d_bias = ctx.saved_tensors
+        return d_states * grads[0], d_weight * grads[0], d_bias * grads[0], None
+
+
+def _load_backbone(base: str | Path) -> tuple[Any, PreTrainedTokenizerFast, bool]:
+    """Model with its whole head, tokenizer, and whether it was trained as a causal decoder."""
+    try:
+        config = AutoConfig.from_pretrained(base)
+    except (OSError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise PrixError(
+            f"no model at {base}: {reason}. Expected xlm-roberta-base, "
+            "bert-base-multilingual-cased, or a folder in their format."
+        ) from None
+    if config.model_type not in _ARCHITECTURES:
+        raise PrixError(
+            f"{base} is a {config.model_type} model; Prix-LM is built on "
+            f"{' or '.join(_ARCHITECTURES)}."
+        )
+    causal, config.is_decoder = bool(config.is_decoder), False
+    kind = _ARCHITECTURES[config.model_type][0]
+    backbone = kind.from_pretrained(base, config=config, dtype=torch.float32)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    return backbone, tokenizer, causal

@@ -1,0 +1,172 @@
+"""The model: no leak, the loss as a slow reference has it, folders that others can load."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, XLMRobertaForMaskedLM
+
+from prixlm import KB, PrixError
+from prixlm import model as module
+from prixlm.encoding import Batch, BatchEncoder, Facts
+from prixlm.model import PrixLM, attention_mask
+from prixlm.tokens import build_tokens
+from test_encoding import all_facts
+
+BASES = ("xlmr", "mbert")
+
+
+@pytest.fixture(params=BASES)
+def model(request: pytest.FixtureRequest, bases: dict[str, Path], toy: KB) -> PrixLM:
+    return PrixLM.from_base(bases[request.param], toy.languages).eval()
+
+
+def batches_of(model: PrixLM, kb: KB, *, full: bool = False) -> BatchEncoder:
+    cache = build_tokens(kb, model.encoder.tokenizer)
+    return BatchEncoder(model.encoder, kb, cache, full=full)
+
+
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    return [torch.from_numpy(a) for a in batch[:3]]
+
+
+@torch.no_grad()
+def log_probabilities(model: PrixLM, batch: Batch) -> torch.Tensor:
+    return model.log_probabilities(model.hidden(*tensors(batch)))
+
+
+def some_facts(kb: KB, number: int) -> Facts:
+    facts = all_facts(kb)
+    return facts.select(np.random.default_rng(1).permutation(len(facts))[:number])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_object_tokens_cannot_influence_earlier_scores(
+    model: PrixLM, toy: KB, padded: bool
+) -> None:
+    facts = some_facts(toy, 24)
+    if not padded:
+        lengths = batches_of(model, toy, full=True).num_inputs(facts)
+        facts = facts.select(lengths == np.bincount(lengths).argmax())
+    batch = batches_of(model, toy, full=True).encode(facts)
+    assert (batch.ids == model.encoder.id(model.encoder.base.padding)).any() == padded
+    before = log_probabilities(model, batch)
+    changed = 0
+    for step in range(int((batch.length - batch.prefix).max())):
+        ids = batch.ids.copy()
+        place = batch.prefix + step
+        rows = np.flatnonzero(place < batch.length)
+        ids[rows, place[rows]] = (ids[rows, place[rows]] + 7) % 50
+        after = log_probabilities(model, batch._replace(ids=ids))
+        for row in rows:
+            # Position j predicts token j + 1: all up to place - 1 predict x_u with u <= t.
+            assert torch.equal(before[row, : place[row]], after[row, : place[row]])
+            changed += not torch.equal(before[row, place[row]], after[row, place[row]])
+    assert changed > 0
+
+
+def test_the_mask_is_the_one_worked_by_hand() -> None:
+    mask = attention_mask(torch.tensor([2, 3]), torch.tensor([4, 3]), 5)[:, 0].int()
+    assert mask[0].tolist() == [
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0],
+        [1, 0, 0, 0, 0],
+    ]
+    assert mask[1].tolist() == [[1, 1, 1, 0, 0]] * 3 + [[1, 0, 0, 0, 0]] * 2
+    causal = attention_mask(torch.tensor([2]), torch.tensor([3]), 3, causal=True)[0, 0].int()
+    assert causal.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+def test_the_loss_equals_a_slow_reference_one_fact_at_a_time(model: PrixLM, toy: KB) -> None:
+    facts = some_facts(toy, 20)
+    expected = 0.0
+    full = batches_of(model, toy, full=True)
+    for row in range(len(facts)):
+        batch = full.encode(facts.select(np.array([row])))
+        scores = log_probabilities(model, batch)[0]
+        eos = int(batch.length[0]) - 2
+        for place in range(int(batch.prefix[0]), eos + 1):
+            expected -= scores[place - 1, batch.ids[0, place]].item()
+    with torch.no_grad():
+        whole = model.loss(full.encode(facts)).item()
+        short = model.loss(batches_of(model, toy).encode(facts)).item()
+    assert whole == pytest.approx(expected, rel=1e-5)
+    assert short == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_chunked_loss_has_the_gradients_of_the_plain_one(
+    model: PrixLM, toy: KB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batches_of(model, toy).encode(some_facts(toy, 30))
+    monkeypatch.setattr(module, "CHUNK", 7)
+    (3 * model.loss(batch)).backward()
+    ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    states = model.hidden(*tensors(batch))[batch.row, batch.column]
+    scores = model.log_probabilities(states)
+    (-3 * scores[torch.arange(len(scores)), torch.from_numpy(batch.target)].sum()).backward()
+    plain = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert ours.keys() == plain.keys() and len(ours) > 20
+    for name, gradient in plain.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_new_tokens_are_random_and_the_old_ones_are_kept(bases: dict[str, Path], toy: KB) -> None:
+    base = XLMRobertaForMaskedLM.from_pretrained(bases["xlmr"])
+    old = base.get_input_embeddings().weight
+    first, again, other = (
+        PrixLM.from_base(bases["xlmr"], toy.languages, seed=seed)
+        .backbone.get_input_embeddings()
+        .weight
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first[: len(old)], old) and len(first) == len(old) + 4 + 5
+    new = first[len(old) :]
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert new.std().item() == pytest.approx(0.02, rel=0.3)
+    assert not torch.allclose(new[0], new[1])
+
+
+def test_a_saved_folder_is_loaded_by_us_and_by_auto_classes(
+    model: PrixLM, toy: KB, tmp_path: Path
+) -> None:
+    model.save(tmp_path)
+    again = PrixLM.load(tmp_path).eval()
+    batch = batches_of(model, toy).encode(some_facts(toy, 10))
+    assert torch.equal(log_probabilities(model, batch), log_probabilities(again, batch))
+    assert again.settings == model.settings
+    plain = AutoModel.from_pretrained(tmp_path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.convert_tokens_to_ids("[O]") == model.encoder.id("[O]")
+    prefix = model.encoder.encode("Finland", "capital", None)
+    ids, length = torch.tensor([prefix]), torch.tensor([len(prefix)])
+    with torch.no_grad():
+        theirs = plain(input_ids=ids).last_hidden_state
+        torch.testing.assert_close(theirs, again.hidden(ids, length, length))
+    assert list(tmp_path.glob("*.safetensors")) and not list(tmp_path.glob("*.bin"))
+
+
+def test_a_causal_decoder_keeps_its_mask(bases: dict[str, Path], toy: KB, tmp_path: Path) -> None:
+    """The authors' checkpoint says in its config whether its prefix is causal."""
+    XLMRobertaForMaskedLM.from_pretrained(bases["xlmr"]).save_pretrained(tmp_path)
+    for path in bases["xlmr"].glob("tokenizer*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
+    model = PrixLM.from_base(tmp_path, toy.languages)
+    assert model.settings.mask == "causal"
+    assert PrixLM.from_base(bases["xlmr"], toy.languages).settings.mask == "prefix"
+
+
+def test_a_base_that_cannot_be_used_is_refused(tmp_path: Path, bases: dict[str, Path]) -> None:
+    with pytest.raises(PrixError, match=r"no model at .*nowhere.*Expected xlm-roberta-base"):
+        PrixLM.from_base(tmp_path / "nowhere", ["en"])
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(PrixError, match="is a gpt2 model; Prix-LM is built on xlm-roberta or bert"):
+        PrixLM.from_base(tmp_path, ["en"])
+    with pytest.raises(PrixError, match="is not a Prix-LM folder"):
+        PrixLM.load(bases["xlmr"])
