@@ -25,12 +25,12 @@ LAYERS = [
     ["kb.importer", "kb.splits"],
     ["tokens", "report"],
     ["encoding"],
-    ["model"],
+    ["model", "supply"],
     ["cli"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
-    *("facts", "languages", "tokens", "encoding")
+    *("facts", "languages", "tokens", "encoding", "supply")
 ]
 
 

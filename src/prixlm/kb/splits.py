@@ -86,7 +86,7 @@ def split_kb(
         out, scratch = work / "kb", work / "scratch"
         for table in ("aliases", "relations", "relation_names"):
             shutil.copyfile(kb.path(table), out / f"{table}.parquet")
-        concept = _read_concepts(kb)
+        concept = kb.concepts()
         held_out = _hold_out(int(concept.max(initial=-1)) + 1, config)
         _assign(kb, scratch / "assigned.parquet", _chooser(kb, concept, held_out, config))
         counts = dict(kb.manifest.counts)
@@ -166,12 +166,6 @@ def _method(config: SplitConfig) -> str:
     if config.unseen is not None:
         return "unseen"
     return "by-concept" if config.by_concept else "random"
-
-
-def _read_concepts(kb: KB) -> Array:
-    """The concept of every entity: four bytes each."""
-    parts = [np.asarray(b.column(0)) for b in kb.batches("entities", ["concept"])]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
 
 def _hold_out(num_concepts: int, config: SplitConfig) -> Array | None:

@@ -274,6 +274,11 @@ class KB:
         rows = self._connect().execute(query, {"key": key, "lang": lang}).fetchall()
         return [Entity(*row) for row in rows]
 
+    def concepts(self) -> np.ndarray[Any, Any]:
+        """The concept of every entity, by id: four bytes each, in memory."""
+        parts = [np.asarray(batch.column(0)) for batch in self.batches("entities", ["concept"])]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
     def aliases(self, entity: int) -> list[str]:
         query = "SELECT name FROM aliases WHERE entity = ? ORDER BY name"
         return [row[0] for row in self._connect().execute(query, [entity]).fetchall()]

@@ -1,0 +1,157 @@
+"""Which facts an epoch has, and in which order: triples and links as one long list of numbers.
+
+A fact is a number: first come the train triples, then the links, in both directions. Links are not
+written out: entity e has one for each other entity of its concept in another language, at most
+`max_links` of them an epoch (a random stretch of the concept's members, another one each epoch),
+and which entities number n stands for is computed when it is asked for. What is held in memory is
+a few numbers for each entity and each triple, and one epoch's order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from prixlm.encoding import LINK, BatchEncoder, Facts
+from prixlm.errors import PrixError
+from prixlm.kb.store import KB
+
+Array = np.ndarray[Any, Any]
+_ROWS = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupplyConfig:
+    """What to train on."""
+
+    langs: tuple[str, ...] | None = None  # triples of these languages only, and no links (Single)
+    links: Literal["all", "none"] = "all"  # links of concepts, in both directions
+    max_links: int = 8  # of one entity in one epoch
+    max_tokens: int = 30  # facts with this many tokens or more are dropped
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 2 or self.max_links < 1:
+            raise PrixError("--max-tokens has to be 2 or more, and --max-links 1 or more.")
+
+
+class FactSupply:
+    """The training facts of a KB (its `train` rows), shuffled anew each epoch."""
+
+    def __init__(self, kb: KB, batches: BatchEncoder, config: SupplyConfig, split: str = "train"):
+        self.kb, self.batches, self.config = kb, batches, config
+        missing = sorted(set(config.langs or ()) - set(kb.languages))
+        if missing:
+            raise PrixError(
+                f"{kb.folder} has no {', '.join(missing)}; it has {', '.join(kb.languages)}."
+            )
+        self.dropped: dict[str, int] = {}
+        self.triples = self._read_triples(split)
+        wants_links = config.links == "all" and config.langs is None and split == "train"
+        self.links = _Links(kb, batches, config.max_links) if wants_links else None
+        self.num_triples = len(self.triples)
+        self.num_links = self.links.number if self.links else 0
+        if not len(self):
+            raise PrixError(f"{kb.folder} has no {split} facts to learn from.")
+
+    def __len__(self) -> int:
+        return self.num_triples + self.num_links
+
+    def _read_triples(self, split: str) -> Facts:
+        """Train triples, without those that the length rule drops (counted by language)."""
+        kept = []
+        stream = self.kb.batches(
+            "triples",
+            ["subject", "relation", "object"],
+            langs=self.config.langs,
+            split=split,
+            batch_rows=_ROWS,
+        )
+        for batch in stream:
+            facts = Facts(*(np.asarray(column) for column in batch.columns))
+            short = self.batches.num_tokens(facts) < self.config.max_tokens
+            languages = self.batches.language(facts.subject[~short])
+            for place, number in enumerate(np.bincount(languages)):
+                if number:
+                    lang = self.kb.languages[place]
+                    self.dropped[lang] = self.dropped.get(lang, 0) + int(number)
+            kept.append(facts.select(short))
+        if not kept:
+            return Facts(*np.zeros((3, 0), np.int32))
+        columns = ("subject", "relation", "object")
+        return Facts(*(np.concatenate([getattr(f, c) for f in kept]) for c in columns))
+
+    def take(self, numbers: Array, epoch: int) -> Facts:
+        """The facts that these numbers stand for; long links are left out."""
+        is_link = numbers >= self.num_triples
+        facts = self.triples.select(numbers[~is_link])
+        if self.links is None or not is_link.any():
+            return facts
+        seed = [self.config.seed, epoch]
+        links = self.links.take(numbers[is_link] - self.num_triples, seed)
+        links = links.select(self.batches.num_tokens(links) < self.config.max_tokens)
+        columns = ("subject", "relation", "object")
+        return Facts(*(np.concatenate([getattr(facts, c), getattr(links, c)]) for c in columns))
+
+    def blocks(self, epoch: int, size: int, first: int = 0) -> Iterator[Facts]:
+        """An epoch in global batches of `size` facts, in a random order, from block `first` on."""
+        generator = np.random.default_rng([self.config.seed, epoch])
+        kind = np.uint32 if len(self) < 2**32 else np.uint64
+        order = generator.permutation(np.arange(len(self), dtype=kind))
+        for start in range(first * size, len(self), size):
+            yield self.take(order[start : start + size].astype(np.int64), epoch)
+
+    def num_blocks(self, size: int) -> int:
+        return -(-len(self) // size)
+
+
+class _Links:
+    """The links of all concepts, numbered: entity by entity, at most `most` for each."""
+
+    def __init__(self, kb: KB, batches: BatchEncoder, most: int) -> None:
+        self.batches = batches
+        concept = kb.concepts()
+        self.members = np.argsort(concept, kind="stable").astype(np.int32)
+        sizes = np.bincount(concept)
+        first = (np.cumsum(sizes) - sizes).astype(np.int64)
+        self.start = first[concept]  # where the members of an entity's concept begin
+        self.size = sizes.astype(np.int32)[concept]
+        self.place = np.empty(len(concept), np.int32)  # of an entity among them
+        self.place[self.members] = np.arange(len(concept)) - self.start[self.members]
+        self.count = np.minimum(self.size - 1, most)
+        self.ends = np.cumsum(self.count, dtype=np.int64)
+        self.number = int(self.ends[-1]) if len(concept) else 0
+
+    def take(self, numbers: Array, seed: list[int]) -> Facts:
+        """Links by their numbers; two names of one language are no link and are left out."""
+        subject = np.searchsorted(self.ends, numbers, side="right")
+        turn = numbers - (self.ends[subject] - self.count[subject])
+        others = self.size[subject] - 1
+        offset = 1 + (turn + _mix(subject, seed) % others) % others
+        place = (self.place[subject] + offset) % self.size[subject]
+        object_ = self.members[self.start[subject] + place]
+        language = self.batches.language
+        apart = language(subject) != language(object_)
+        relation = np.full(len(subject), LINK, np.int64)
+        return Facts(subject, relation, object_).select(apart)
+
+
+def _mix(values: Array, seed: list[int]) -> Array:
+    """A number for each value that looks random and depends on the seed: where a stretch begins."""
+    key = np.random.default_rng(seed).integers(1, 2**63, 2, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = (values.astype(np.uint64) + key[0]) * (key[1] | np.uint64(1))
+        mixed ^= mixed >> np.uint64(29)
+    return np.asarray((mixed >> np.uint64(33)).astype(np.int64))
+
+
+def cut_batches(lengths: Array, budget: int) -> Iterator[Array]:
+    """Rows sorted by length, in batches whose padded size is at most `budget` tokens."""
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        sizes = lengths[order[start:]] * np.arange(1, len(order) - start + 1)
+        end = start + max(1, int(np.searchsorted(sizes, budget, side="right")))
+        yield order[start:end]
+        start = end
