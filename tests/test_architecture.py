@@ -26,6 +26,8 @@ LAYERS = [
     ["tokens", "report"],
     ["encoding"],
     ["model", "supply"],
+    ["compact", "training"],
+    ["pretrain"],
     ["cli"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}

@@ -28,6 +28,21 @@ def test_import_stats_and_split_from_a_shell(toy_files: list[Path], tmp_path: Pa
     assert json.loads(split.stdout)["split"]["test"] == 0.3
 
 
+def test_pretraining_from_a_shell_goes_on_after_it_is_done(
+    toy_files: list[Path], tmp_path: Path
+) -> None:
+    run("import", *toy_files, "--to", tmp_path / "kb")
+    options = ("--preset", "demo", "--epochs", "1", "--json")
+    made = run("pretrain", tmp_path / "kb", "--to", tmp_path / "model", *options)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["last"][-1]["step"] == 1
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    again = run("pretrain", tmp_path / "kb", "--to", tmp_path / "model", *options)
+    assert again.returncode == 0 and json.loads(again.stdout) == json.loads(made.stdout)
+    other = run("pretrain", tmp_path / "kb", "--to", tmp_path / "model", "--preset", "demo")
+    assert other.returncode == 2 and "checkpoint of another run" in other.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

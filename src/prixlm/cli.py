@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prixlm.errors import PrixError
+from prixlm.errors import PrixError, Stopped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -165,6 +165,60 @@ def split(
 
 
 @app.command()
+def pretrain(
+    kb: Annotated[Path, typer.Argument(metavar="KB", help="A KB folder, split or not.")],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The run and model folder to make.")],
+    preset: Annotated[
+        str, typer.Option(help="paper, compact (for two cores) or demo (minutes).")
+    ] = "compact",
+    base: Annotated[
+        str | None,
+        typer.Option(help="compact, xlm-roberta-base, bert-base-multilingual-cased, a folder."),
+    ] = None,
+    langs: Annotated[
+        str | None,
+        typer.Option(metavar="CODES", help="Prix-LM (Single): these triples only, no links."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Times over all facts.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Pretrain a Prix-LM on a KB; a run that was stopped goes on.
+
+    Example: [b]prixlm pretrain world-split --to model --preset demo[/b]
+    """
+    import dataclasses
+
+    from prixlm.kb.store import KB
+    from prixlm.pretrain import PretrainConfig
+    from prixlm.pretrain import pretrain as run
+
+    config = PretrainConfig.preset(preset)
+    chosen = None if langs is None else _codes(langs)
+    config = dataclasses.replace(
+        config,
+        base=base or config.base,
+        epochs=config.epochs if epochs is None else epochs,
+        supply=dataclasses.replace(config.supply, seed=seed, langs=chosen),
+        training=dataclasses.replace(
+            config.training, seed=seed, lr=config.training.lr if lr is None else lr
+        ),
+    )
+    with _progress() as progress:
+        run(KB(kb), to, config, progress)
+    lines = (to / "metrics.jsonl").read_text("utf-8").splitlines()
+    last = [json.loads(line) for line in lines if "valid_loss" in line or '"loss"' in line][-2:]
+    if as_json:
+        _print_json({"model": str(to), "last": last})
+    else:
+        for figures in last:
+            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+            _console().print(text, markup=False)
+        _console().print(f"The model is in {to}.", markup=False)
+
+
+@app.command()
 def demo(
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the demo writes.")] = Path(
         "demo"
@@ -193,6 +247,9 @@ def main() -> None:
     except PrixError as error:
         print("prixlm: " + " ".join(str(error).split()), file=sys.stderr)
         sys.exit(2)
+    except Stopped as stop:
+        print(f"prixlm: {stop}; the same command goes on from there.", file=sys.stderr)
+        sys.exit(128 + stop.signal)
     except KeyboardInterrupt:
         print("prixlm: interrupted; the same command goes on where it stopped.", file=sys.stderr)
         sys.exit(130)
@@ -256,10 +313,12 @@ def _progress() -> Iterator["Progress | None"]:
         tasks: dict[str, Any] = {}
 
         def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total, rate="")
-            speed = bars.tasks[tasks[stage]].speed or 0.0
-            rate = f"{speed / 1e6:,.1f} MB/s" if stage in ("hash", "read") else f"{done}/{total}"
-            bars.update(tasks[stage], completed=done, total=max(total, 1), rate=rate)
+            name, _, detail = stage.partition(" ")
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total, rate="")
+            speed = bars.tasks[tasks[name]].speed or 0.0
+            rate = f"{speed / 1e6:,.1f} MB/s" if name in ("hash", "read") else f"{done}/{total}"
+            rate = f"{rate}  {detail}" if detail else rate
+            bars.update(tasks[name], completed=done, total=max(total, 1), rate=rate)
 
         yield report

@@ -13,7 +13,8 @@ Dimension letters: B facts, L positions, H width, V vocabulary, T predicted toke
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     XLMRobertaForMaskedLM,
 )
+from transformers.utils import logging as transformers_logging
 
 from prixlm.encoding import MBERT, XLMR, BaseTokens, Batch, FactEncoder, add_tokens
 from prixlm.errors import PrixError
@@ -98,7 +100,8 @@ class PrixLM(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write safetensors, config, tokenizer and settings; `AutoModel` can load the folder."""
-        self.backbone.save_pretrained(folder, safe_serialization=True)
+        with _no_bars():
+            self.backbone.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         text = json.dumps(asdict(self.settings), indent=1)
         (Path(folder) / SETTINGS).write_text(text + "\n", "utf-8")
@@ -195,6 +198,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_states * grads[0], d_weight * grads[0], d_bias * grads[0], None
 
 
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without transformers' own progress bars: ours are the command line's."""
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 def _load_backbone(base: str | Path) -> tuple[Any, PreTrainedTokenizerFast, bool]:
     """Model with its whole head, tokenizer, and whether it was trained as a causal decoder."""
     try:
@@ -212,6 +227,7 @@ def _load_backbone(base: str | Path) -> tuple[Any, PreTrainedTokenizerFast, bool
         )
     causal, config.is_decoder = bool(config.is_decoder), False
     kind = _ARCHITECTURES[config.model_type][0]
-    backbone = kind.from_pretrained(base, config=config, dtype=torch.float32)
+    with _no_bars():
+        backbone = kind.from_pretrained(base, config=config, dtype=torch.float32)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
     return backbone, tokenizer, causal
