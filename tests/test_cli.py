@@ -18,7 +18,7 @@ def run(*args: object, **options: object) -> "subprocess.CompletedProcess[str]":
 def test_import_stats_and_split_from_a_shell(toy_files: list[Path], tmp_path: Path) -> None:
     made = run("import", *toy_files, "--to", tmp_path / "kb")
     assert made.returncode == 0 and made.stderr == ""
-    assert "5 languages" in made.stdout and "Read 21 rows: imported 21" in made.stdout
+    assert "5 languages" in made.stdout and "Read 21 rows. Imported 21" in made.stdout
     stats = json.loads(run("stats", tmp_path / "kb", "--json").stdout)
     assert stats["entities"] == {"ar": 2, "en": 5, "fi": 4, "ja": 4, "te": 2}
     assert stats["triples"]["en"] == {"train": 6}
@@ -77,6 +77,27 @@ def test_the_demo_ends_with_the_table_of_languages(tmp_path: Path) -> None:
     assert result.returncode == 0
     for word in ("te  Telugu", "lo  Lao", "17 languages", "ja"):
         assert word in result.stdout
+
+
+def test_the_version_and_the_help_are_printed() -> None:
+    assert run("--version").stdout.startswith("prixlm ")
+    assert "Usage" in run().stdout and "import" in run("--help").stdout
+    wrong = run("import", "--nonsense")
+    assert wrong.returncode == 2 and "No such option" in wrong.stderr
+
+
+def test_an_interrupt_says_that_the_command_goes_on(tmp_path: Path) -> None:
+    code = (
+        "import prixlm.kb.importer as i, os, signal, time\n"
+        "i._merge = lambda *a: (os.kill(os.getpid(), signal.SIGINT), time.sleep(5))\n"
+        "import sys; sys.argv = ['prixlm', 'import', '--format', 'world', '--to', 'kb']\n"
+        "from prixlm.cli import main; main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert result.returncode == 130
+    assert result.stderr == "prixlm: interrupted; the same command goes on where it stopped.\n"
 
 
 def test_names_from_a_kb_are_shown_without_markup_or_control_characters() -> None:

@@ -590,11 +590,21 @@ def test_a_carriage_return_inside_a_row_ends_no_line(tmp_path: Path) -> None:
     assert rejects_of(kb) == [("3 columns, expected 4", "facts.tsv", 2)]
 
 
-def test_a_line_break_inside_a_quoted_name_shifts_no_line_number(tmp_path: Path) -> None:
-    text = 'lang,subject,relation,object\nen,"New\nYork",r,b\nen,b,r\nen,b,r,c\n'
-    kb = import_text(tmp_path, "facts.csv", text)
-    assert triples_of(kb) == {("en", "New York", "r", "b"), ("en", "b", "r", "c")}
-    assert rejects_of(kb) == [("3 columns, expected 4", "facts.csv", 4)]
+def test_a_quote_that_is_not_closed_costs_its_own_line_only(tmp_path: Path) -> None:
+    rows = [f"en,s{number},r,o{number}" for number in range(50)]
+    rows[7] = 'en,"s7,r,o7'
+    rows[20] = 'en,"New, York",r,o20'
+    kb = import_text(tmp_path, "facts.csv", "lang,subject,relation,object\n" + "\n".join(rows))
+    assert len(triples_of(kb)) == 49
+    assert ("en", "New, York", "r", "o20") in triples_of(kb)
+    assert kb.manifest.account["rejected"] == {"1 columns, expected 4": 1}
+    assert "\t9\t" in (kb.folder / "rejects.tsv").read_text("utf-8")
+
+
+def test_a_header_with_other_words_is_refused_not_guessed(tmp_path: Path) -> None:
+    text = "language,object,relation,subject\nen,Helsinki,capital,Finland\n"
+    with pytest.raises(PrixError, match="expected lang, subject, relation, object for facts"):
+        import_text(tmp_path, "facts.csv", text)
 
 
 def test_bad_links_between_names_are_counted(tmp_path: Path) -> None:

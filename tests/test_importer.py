@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from prixlm import KB, PrixError, import_kb
+from prixlm import KB, PrixError, import_kb, split_kb
 from prixlm.kb import disk, importer, merge, stage, streams
 from prixlm.kb.importer import estimate_import, plan_import
 
@@ -238,6 +238,36 @@ def test_a_kb_that_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dump.nt", "kb"]
 
 
+def test_nothing_but_a_kb_is_ever_replaced(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    dump = write_dump(photos / "dump.nt", 3)
+    with pytest.raises(PrixError, match="is not a KB folder: it is not replaced"):
+        import_kb([dump], photos, overwrite=True)
+    import_kb([dump], tmp_path / "kb")
+    inside = write_dump(tmp_path / "kb" / "more.nt", 3)
+    with pytest.raises(PrixError, match="holds the source"):
+        import_kb([inside], tmp_path / "kb", overwrite=True)
+    for name in ("other.old", "other.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("x")
+    with pytest.raises(PrixError, match="is in the way"):
+        import_kb([dump], tmp_path / "other")
+    (tmp_path / "other.partial").rename(tmp_path / "saved")
+    import_kb([dump], tmp_path / "other")
+    assert (tmp_path / "other.old" / "thesis.txt").exists() and dump.exists()
+
+
+@pytest.mark.parametrize("name", ["a*b", "a?b", "[a]", "it's", "ä 日本"])
+def test_any_folder_name_will_do(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / "axb").mkdir()
+    dump = write_dump(tmp_path / name / "d*mp.nt", 30)
+    kb = split_kb(import_kb([dump], tmp_path / name / "kb"), tmp_path / name / "split")
+    assert kb.num_triples() == import_kb([dump], tmp_path / "axb" / "kb").num_triples()
+    assert len(kb.find("olio 3", "fi")) == 1
+
+
 def test_a_sample_has_the_asked_size_and_depends_on_the_seed_alone(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump.nt")
     files = {}
@@ -288,6 +318,9 @@ def test_a_strict_import_stops_at_what_only_the_joins_find(tmp_path: Path) -> No
         (["dump.nt"], {"format": "sparql"}, "unknown format sparql: expected one of"),
         (["dump.nt"], {"langs": ["fi", "klingonese"]}, "unknown language klingonese"),
         (["dump.nt"], {"max_triples": 0}, "expected 1 or more"),
+        (["dump.nt"], {"seed": -1}, "--seed -1: expected 0 or more"),
+        (["dump.nt"], {"format": "world"}, "would not be read"),
+        (["dump.nt"], {"format": "benchmark"}, "not what benchmark reads"),
         (["notes.doc"], {}, "not recognised. Looked for"),
         (["dump.nt", "facts.tsv"], {}, "different formats"),
         (["dump.nt"], {"memory": "lots"}, "--memory lots: expected a size such as"),

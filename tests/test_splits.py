@@ -189,7 +189,7 @@ def test_a_split_in_a_language_that_is_not_there_is_refused(toy: KB, tmp_path: P
         split_kb(toy, tmp_path / "split", SplitConfig(langs=("sv",)))
     with pytest.raises(PrixError, match="already there"):
         split_kb(toy, toy.folder)
-    with pytest.raises(PrixError, match="is the KB itself"):
+    with pytest.raises(PrixError, match="holds the source"):
         split_kb(toy, toy.folder, overwrite=True)
 
 

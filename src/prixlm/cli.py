@@ -5,7 +5,10 @@ stderr, and `--json` prints results for machines. Nothing heavy is imported befo
 `prixlm --help` answers at once.
 """
 
+import io
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +31,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(f"prixlm {version_of('prixlm')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace the folder if it is there.")]
@@ -242,17 +260,35 @@ def demo(
 
 def main() -> None:
     """The entry point: errors that the user can fix become one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # names in any script, on any terminal
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except PrixError as error:
-        print("prixlm: " + " ".join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
     except Stopped as stop:
-        print(f"prixlm: {stop}; the same command goes on from there.", file=sys.stderr)
-        sys.exit(128 + stop.signal)
-    except KeyboardInterrupt:
-        print("prixlm: interrupted; the same command goes on where it stopped.", file=sys.stderr)
-        sys.exit(130)
+        _fail(f"{stop}; the same command goes on where it stopped.", 128 + stop.signal)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `prixlm stats | head`
+        sys.exit(0)
+    except OSError as error:
+        _fail(f"{error.filename or 'the output'}: {error.strerror or error}.")
+    except RuntimeError as error:  # DuckDB's word for Ctrl-C
+        if "interrupt" not in str(error).lower():
+            raise
+        _fail("interrupted; the same command goes on where it stopped.", 130)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    """Ctrl-C as an exception of ours: Typer ends without a word on KeyboardInterrupt."""
+    raise Stopped("interrupted", number)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    print("prixlm: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(code)
 
 
 def _codes(langs: str | None) -> tuple[str, ...]:

@@ -76,13 +76,15 @@ def print_account(console: Console, kb: KB) -> None:
     account = kb.manifest.account
     imported = account["imported"]
     console.print(
-        f"Read {account['read']:,} rows: imported {sum(imported.values()):,} "
+        f"Read {account['read']:,} rows. Imported {sum(imported.values()):,} "
         f"({_listed(imported)}), rejected {sum(account['rejected'].values()):,}, "
         f"filtered {sum(account['filtered'].values()):,}."
     )
     for word in ("rejected", "filtered"):
         if account[word]:
             console.print(f"  {word}: {_listed(account[word])}")
+    if "truncated or damaged archive" in account["rejected"]:
+        console.print("  [bold]An archive is damaged[/bold]: only what stands before was read.")
     if account["rejected"]:
         console.print(f"  The first of each are in {shown(str(kb.folder / 'rejects.tsv'))}.")
 
@@ -109,4 +111,4 @@ def print_facts(console: Console, kb: KB, langs: list[str], number: int = 2) -> 
 
 
 def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{shown(name)} {number:,}" for name, number in counts.items()) or "none"
+    return "; ".join(f"{shown(name)}: {number:,}" for name, number in counts.items()) or "none"

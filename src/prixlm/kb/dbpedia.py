@@ -15,21 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from prixlm.kb.rdf import RDF, RdfParser, Statements, rdf_chunks, rdf_sources
-from prixlm.kb.staging import Format, Parsed, Parser, Source, clean_names
+from prixlm.kb.staging import Format, Parsed, Parser, Source, clean_names, map_unique
 from prixlm.kb.streams import head
 from prixlm.languages import normalise
 
 REDIRECTS_TO = "http://dbpedia.org/ontology/wikiPageRedirects"
 _RESOURCE = r"^https?://(?:(?P<host>[a-z-]+)\.)?dbpedia\.org/resource/(?P<local>.+)$"
 _NOT_IN_IRI = frozenset(map(ord, '<>"{}|^`\\%')) | frozenset(range(0x21)) | {0x7F}
-
-
-def map_unique(values: pa.Array, function: object) -> pa.Array:
-    """Apply a Python function to each distinct string of `values`."""
-    assert callable(function)
-    encoded = values.dictionary_encode()
-    mapped = [None if v is None else function(v) for v in encoded.dictionary.to_pylist()]
-    return pa.array(mapped, pa.string()).take(encoded.indices)
 
 
 def decode_iri(iri: str) -> str:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ def publish(finished: Path, to: Path) -> None:
     for path in finished.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    old = to.with_name(to.name + ".old")
+    old = finished.parent / "replaced"
     shutil.rmtree(old, ignore_errors=True)
     if to.exists():
         to.rename(old)
@@ -45,17 +45,40 @@ def open_database(scratch: Path, memory: str) -> "duckdb.DuckDBPyConnection":
         raise PrixError(f"--memory {memory}: expected a size such as 800MB or 2GiB.")
     import duckdb
 
-    db = duckdb.connect(str(scratch / "scratch.duckdb"))
+    path = str(scratch / "scratch.duckdb")
+    db = duckdb.connect(path if "?" not in path else ":memory:")  # which takes `?` for options
     db.execute(f"SET memory_limit = '{memory}'")
-    db.execute(f"SET temp_directory = {quote_path(scratch / 'spill')}")
+    spill = str(scratch / "spill").replace("'", "''")
+    db.execute(f"SET temp_directory = '{spill}'")
     db.execute("SET preserve_insertion_order = false")
     db.execute("SET enable_progress_bar = false")
     return db
 
 
 def quote_path(path: Path) -> str:
-    """A path as a string of SQL."""
-    return "'" + str(path).replace("'", "''") + "'"
+    """A path as a string of SQL, where `*`, `?` and `[` stand for themselves."""
+    plain = re.sub(r"([*?\[])", r"[\1]", str(path))
+    return "'" + plain.replace("'", "''") + "'"
+
+
+def check_target(to: Path, sources: Iterable[Path], overwrite: bool) -> Path:
+    """Refuse to write over anything but a KB; the folder in which the work is done.
+
+    A folder that is there is replaced only when asked, and only if it is a KB and holds no source.
+    """
+    place = to.resolve()
+    if to.is_symlink() or place.exists():
+        if not overwrite:
+            raise PrixError(f"{to} is already there. Pass --overwrite, or name another folder.")
+        if to.is_symlink() or not (place / "manifest.json").is_file():
+            raise PrixError(f"{to} is there and is not a KB folder: it is not replaced.")
+    for source in sources:
+        if source.resolve().is_relative_to(place):
+            raise PrixError(f"{to} holds the source {source}: write to another folder.")
+    work = place.with_name(place.name + ".partial")
+    if work.exists() and not (work / "lock").is_file():
+        raise PrixError(f"{work} is in the way, and it is not ours: move it, or write elsewhere.")
+    return work
 
 
 @contextlib.contextmanager
@@ -76,6 +99,7 @@ def locked(work: Path) -> Iterator[None]:
 def disk_errors(folder: Path) -> Iterator[None]:
     """A full disk, or one that cannot be written, as one clear line."""
     import duckdb
+    import pyarrow
 
     advice = "Free some space (or write to another disk) and run the same command again."
     try:
@@ -86,6 +110,9 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
             raise PrixError(f"cannot write {folder.parent}: {error.strerror}.") from None
         raise
+    except pyarrow.ArrowInvalid as error:
+        text = str(error).splitlines()[0]
+        raise PrixError(f"a Parquet file cannot be read ({text}). Import the KB again.") from None
     except duckdb.Error as error:
         text = str(error).splitlines()[0]
         if "no space" in text.lower() or "disk space" in text.lower():

@@ -21,12 +21,12 @@ from typing import Any, Literal
 from prixlm.errors import PrixError
 from prixlm.kb import stage, streams
 from prixlm.kb.dbpedia import DBPEDIA
-from prixlm.kb.disk import disk_errors, locked, publish, write_atomically
+from prixlm.kb.disk import check_target, disk_errors, locked, publish, write_atomically
 from prixlm.kb.folders import FOLDERS
 from prixlm.kb.merge import Merge
 from prixlm.kb.rdf import RDF
 from prixlm.kb.stage import first_samples, parse_chunk, parsing, stage_source
-from prixlm.kb.staging import Account, Chunk, Format, Reject, Source
+from prixlm.kb.staging import Account, Chunk, Format, Source
 from prixlm.kb.store import KB, Manifest
 from prixlm.kb.tables import AUTHORS, TABLES
 from prixlm.kb.wikidata import WIKIDATA
@@ -86,21 +86,32 @@ def import_kb(
     plan = plan_import(
         sources, format=format, langs=langs, max_triples=max_triples, seed=seed, licence=licence
     )
-    if to.exists() and not overwrite:
-        raise PrixError(f"{to} is already there. Pass --overwrite, or import to another folder.")
-    work = to.with_name(to.name + ".partial")
+    files = [source.path for source in plan.sources if source.path.exists()]
+    work = check_target(to, files, overwrite)
+    try:
+        _import(plan, to, work, strict, memory, report)
+    except _NoKB:
+        shutil.rmtree(work, ignore_errors=True)  # there is nothing in it to go on from
+        raise
+    shutil.rmtree(work, ignore_errors=True)
+    return KB(to)
+
+
+class _NoKB(PrixError):
+    """These sources give no KB, however often one tries."""
+
+
+def _import(plan: Plan, to: Path, work: Path, strict: bool, memory: str, report: Progress) -> None:
     with disk_errors(work), locked(work):
         described = _describe(plan, report)
         _forget_other_work(work, described)
         account = _stage(plan, work / "parts", strict, report)
         merge = _merge(plan, work, account, memory, report)
-        if strict and account.rejected:
-            raise _strict_error(plan, min(account.samples, key=lambda s: s[1:]))
+        if strict:
+            _check_strictly(plan, account)
         _nothing_is_an_error(plan, merge)
         _finish(plan, described, merge)
         publish(work / "kb", to)
-    shutil.rmtree(work, ignore_errors=True)
-    return KB(to)
 
 
 def plan_import(
@@ -114,6 +125,8 @@ def plan_import(
 ) -> Plan:
     """Find out what the sources are and which languages to keep; nothing is imported."""
     paths = [Path(source) for source in sources]
+    if seed < 0:
+        raise PrixError(f"--seed {seed}: expected 0 or more.")
     if max_triples is not None and max_triples < 1:
         raise PrixError(f"--max-triples {max_triples}: expected 1 or more.")
     chosen = _choose_format(paths, format)
@@ -188,8 +201,14 @@ def _choose_format(paths: Sequence[Path], name: str | None) -> Format:
         raise PrixError(f"unknown format {name}: expected one of {', '.join(FORMATS)}.")
     if not paths and name != WORLD.name:
         raise PrixError("no source given. Name a file or folder, or pass --format world.")
+    if name == WORLD.name and paths:
+        raise PrixError(f"the world KB is made of no source; {paths[0]} would not be read.")
     if name is not None:
-        return FORMATS[name]
+        chosen = FORMATS[name]
+        wrong = next((path for path in paths if not chosen.recognises(path)), None)
+        if chosen in (FOLDERS, AUTHORS) and wrong is not None:
+            raise PrixError(f"{wrong}: not what {name} reads ({chosen.title}).")
+        return chosen
     found = {_recognise(path).name for path in paths}
     if found == {DBPEDIA.name, RDF.name}:  # an ontology beside DBpedia's dumps
         return DBPEDIA
@@ -288,8 +307,8 @@ def _stage(plan: Plan, parts: Path, strict: bool, report: Progress) -> Account:
             for part in stage_source(index, parser, chunks, parts, parse):
                 account.add(part.read, part.rejected, part.filtered, part.samples)
                 account.samples = first_samples(account.samples)
-                if strict and account.rejected:
-                    raise _strict_error(plan, min(account.samples, key=lambda s: s[1:]))
+                if strict:
+                    _check_strictly(plan, account)
             done += _size(source)
             report("read", done, total)
     return account
@@ -301,9 +320,13 @@ def _reporting(chunks: Iterator[Chunk], report: Progress, done: int, total: int)
         yield chunk
 
 
-def _strict_error(plan: Plan, sample: Reject) -> PrixError:
-    where = f"{plan.sources[sample.source].name} line {sample.line}"
-    return PrixError(f"{where}: {sample.reason}: {sample.text} (import without --strict skips it)")
+def _check_strictly(plan: Plan, account: Account) -> None:
+    """The first bad row is an error; that a KB has literals is no fault of it."""
+    bad = [sample for sample in account.samples if sample.reason != "object is a literal"]
+    if bad:
+        first = min(bad, key=lambda sample: sample[1:])
+        where = f"{plan.sources[first.source].name} line {first.line}"
+        raise _NoKB(f"{where}: {first.reason}: {first.text} (import without --strict skips it)")
 
 
 def _merge(plan: Plan, work: Path, account: Account, memory: str, report: Progress) -> Merge:
@@ -336,7 +359,7 @@ def _nothing_is_an_error(plan: Plan, merge: Merge) -> None:
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in left_out.most_common(3))
     names = ", ".join(source.name for source in plan.sources[:3])
     asked = "" if plan.langs is None else f" in {', '.join(plan.langs)}"
-    raise PrixError(
+    raise _NoKB(
         f"nothing to import in {names}: read {account.read:,} rows as {plan.format.name} and found "
         f"no named entity{asked} ({reasons or 'it is empty'}). Looked for {plan.format.title}."
     )

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
 from prixlm.kb.concepts import count_linked
-from prixlm.kb.disk import disk_errors, locked, open_database, publish, quote_path
+from prixlm.kb.disk import check_target, disk_errors, locked, open_database, publish, quote_path
 from prixlm.kb.store import KB, SPLITS, TableWriter
 from prixlm.languages import parse_languages
 
@@ -55,6 +55,10 @@ class SplitConfig:
                 raise PrixError(
                     f"--{name} {share}: expected a share from 0 up to, not including, 1."
                 )
+        if self.seed < 0:
+            raise PrixError(f"--seed {self.seed}: expected 0 or more.")
+        if self.unseen == 0:
+            raise PrixError("--unseen 0 would hold out nothing: expected a share above 0.")
         held_out = self.valid + (self.test if self.unseen is None else self.unseen)
         if held_out >= 1:
             raise PrixError(f"valid and test take {held_out:.0%}: nothing would be left for train.")
@@ -77,8 +81,8 @@ def split_kb(
     """Write a KB folder with the same facts, marked as train, valid and test."""
     config = config or SplitConfig()
     to = Path(to)
-    _check(kb, to, config, overwrite)
-    work = to.with_name(to.name + ".partial")
+    work = check_target(to, [kb.folder], overwrite)
+    _check(kb, config)
     with disk_errors(work), locked(work):
         for leftover in ("kb", "scratch"):
             shutil.rmtree(work / leftover, ignore_errors=True)
@@ -144,11 +148,7 @@ def unseen_triples(kb: KB, *, split: str = "test", links: bool = True) -> pa.Tab
     ).to_arrow_table()
 
 
-def _check(kb: KB, to: Path, config: SplitConfig, overwrite: bool) -> None:
-    if to.exists() and not overwrite:
-        raise PrixError(f"{to} is already there. Pass --overwrite, or split to another folder.")
-    if to.exists() and to.resolve() == kb.folder.resolve():
-        raise PrixError(f"{to} is the KB itself: split to another folder.")
+def _check(kb: KB, config: SplitConfig) -> None:
     asked = parse_languages(config.langs) if config.langs is not None else ()
     missing = sorted(set(asked) - set(kb.languages))
     if missing:

@@ -205,6 +205,13 @@ def clean_names(names: pa.Array) -> pa.Array:
     return pc.utf8_trim_whitespace(spaced)
 
 
+def map_unique(values: pa.Array, function: Callable[[str], str | None]) -> pa.Array:
+    """Apply a Python function to each distinct string of `values`."""
+    encoded = values.dictionary_encode()
+    mapped = [None if v is None else function(v) for v in encoded.dictionary.to_pylist()]
+    return pa.array(mapped, pa.string()).take(encoded.indices)
+
+
 def printable(text: str | bytes, limit: int = 300) -> str:
     """`text` on one line, for a rejects file: control characters escaped, cut at `limit`."""
     if isinstance(text, bytes):

@@ -342,8 +342,8 @@ class KB:
     def _connect(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             self._connection = duckdb.connect()
-            spill = Path(tempfile.gettempdir()) / f"prixlm-{os.getpid()}"
-            self._connection.execute(f"SET temp_directory = {quote_path(spill)}")
+            spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
+            self._connection.execute(f"SET temp_directory = '{spill}'")
             self._connection.execute("SET enable_progress_bar = false")
             for table in SCHEMAS:
                 path = quote_path(self.path(table))

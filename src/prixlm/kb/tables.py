@@ -22,7 +22,17 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.kb.staging import LABEL, Array, Chunk, Format, Parsed, Parser, Source, clean_names
+from prixlm.kb.staging import (
+    LABEL,
+    Array,
+    Chunk,
+    Format,
+    Parsed,
+    Parser,
+    Source,
+    clean_names,
+    map_unique,
+)
 from prixlm.kb.streams import head, line_chunks, plain_suffix
 from prixlm.languages import normalise
 
@@ -38,6 +48,7 @@ _AUTHORS = {
 _AUTHORS_SPLIT = {"triples": "test", "filtered": "known"}
 
 _KNOWN = {*FACT_COLUMNS, *LINK_COLUMNS, "split", "name"}
+_HEADER_WORDS = _KNOWN | {"language", "predicate", "property", "head", "tail"}
 _LONE_CR = re.compile(rb"\r(?!\n)")
 _NO_TEXT = "\ufdd0"  # a noncharacter that stands for bytes which are not UTF-8
 
@@ -57,10 +68,21 @@ def _as_text(data: bytes) -> bytes:
     return data
 
 
+def _spoil_open_quotes(data: bytes) -> bytes:
+    """A line with a quote that is not closed becomes a bad row: it must not swallow the next."""
+    lines = data.split(b"\n")
+    return b"\n".join(
+        line.replace(b'"', b"'").replace(b",", b";") if line.count(b'"') % 2 else line
+        for line in lines
+    )
+
+
 def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimiter: str) -> Any:
     """Columns of delimited lines as binary arrays, the line of each row, and the bad lines."""
     bad: list[tuple[int, str, int]] = []
     data = _as_text(data)
+    if delimiter == "," and b'"' in data:
+        data = _spoil_open_quotes(data)
 
     def skip(row: pacsv.InvalidRow) -> str:
         bad.append((row.number, row.text, row.actual_columns))
@@ -84,15 +106,9 @@ def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimite
         ),
     ).combine_chunks()
     rows = {name: table[name].combine_chunks() for name in columns}
-    places = np.array([number - 1 for number, _, _ in bad], np.int64)
-    num_lines = np.ones(table.num_rows + len(bad), np.int64)
-    good = np.delete(np.arange(len(num_lines)), places)
-    if delimiter == "," and b'"' in data:  # a quoted name may have line breaks
-        num_lines[good] += sum(np.asarray(pc.count_substring(c, "\n")) for c in rows.values())
-        num_lines[places] += np.array([t.count("\n") for _, t, _ in bad], np.int64)
-    lines = first_line + np.cumsum(num_lines) - num_lines
-    texts = zip(lines[places].tolist(), bad, strict=True)
-    return rows, lines[good], [(line, text, found) for line, (_, text, found) in texts]
+    total = table.num_rows + len(bad)
+    lines = np.delete(np.arange(1, total + 1), [number - 1 for number, _, _ in bad])
+    return rows, first_line - 1 + lines, [(first_line - 1 + n, t, k) for n, t, k in bad]
 
 
 @dataclass(frozen=True)
@@ -145,11 +161,10 @@ class TableParser:
     def _languages(self, rows: Rows, lines: Array, parsed: Parsed) -> tuple[Rows, Array]:
         """Bring the language columns to our codes; unknown ones are bad, others not asked for."""
         for name in [n for n in rows if n.startswith("lang")]:
-            codes = rows[name].dictionary_encode()
-            known = [normalise(code) for code in codes.dictionary.to_pylist()]
-            rows = {**rows, name: pa.array(known, pa.string()).take(codes.indices)}
-            bad = np.asarray(rows[name].is_null())
+            codes = map_unique(rows[name], normalise)
+            bad = np.asarray(codes.is_null())
             rows, lines = _drop(rows, lines, bad, "unknown language code", parsed)
+            rows = {**rows, name: codes.drop_null()}
             if self.langs is not None:
                 asked = np.asarray(pc.is_in(rows[name], pa.array(self.langs, pa.string())))
                 parsed.filter("language not asked for", int((~asked).sum()))
@@ -158,11 +173,9 @@ class TableParser:
 
     def _stage_facts(self, rows: Rows, lines: Array, parsed: Parsed) -> None:
         if "split" in rows:
-            splits = rows["split"].dictionary_encode()
-            known = [SPLITS.get(split.lower()) for split in splits.dictionary.to_pylist()]
-            rows = {**rows, "split": pa.array(known, pa.string()).take(splits.indices)}
-            bad = np.asarray(rows["split"].is_null())
-            rows, lines = _drop(rows, lines, bad, "unknown split", parsed)
+            splits = map_unique(rows["split"], lambda split: SPLITS.get(split.lower()))
+            rows, lines = _drop(rows, lines, np.asarray(splits.is_null()), "unknown split", parsed)
+            rows = {**rows, "split": splits.drop_null()}
         parsed.stage(
             "facts",
             subject=_key(rows["lang"], rows["subject"]),
@@ -250,6 +263,11 @@ def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
     lowered = tuple(name.strip().lower() for name in names)
     if set(FACT_COLUMNS) <= set(lowered) or set(LINK_COLUMNS) <= set(lowered):
         return lowered, True
+    if len(_HEADER_WORDS & set(lowered)) >= 2:
+        raise PrixError(
+            f"{path}: header {', '.join(names)}; expected {', '.join(FACT_COLUMNS)} for facts "
+            f"or {', '.join(LINK_COLUMNS)} for links."
+        )
     expected = LINK_COLUMNS if "link" in path.name.lower() else FACT_COLUMNS
     if len(names) == 5 and expected is FACT_COLUMNS:
         return (*FACT_COLUMNS, "split"), False
