@@ -486,7 +486,7 @@ def test_an_iri_with_stray_percent_signs_comes_to_one_spelling(iri: str) -> None
 @settings(max_examples=500, deadline=None)
 @given(LOCAL)
 def test_an_encoded_iri_meets_the_plain_one(local: str) -> None:
-    assume("%" not in local)
+    assume(not set("%?#[]/") & set(local))  # encoded delimiters stay encoded
     assert decode_iri(quote(local)) == decode_iri(local) == local
 
 

@@ -1,5 +1,6 @@
 """The import as a whole: what goes in comes out, killed or not, and errors that help."""
 
+import bz2
 import errno
 import itertools
 import json
@@ -16,6 +17,7 @@ import pytest
 from prixlm import KB, PrixError, import_kb, split_kb
 from prixlm.kb import disk, importer, merge, stage, streams
 from prixlm.kb.importer import estimate_import, plan_import
+from prixlm.kb.staging import Source
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -135,8 +137,11 @@ def kill_import(dump: Path, to: Path, name: str, number: int, **more: object) ->
         number=number,
         **{"seconds": 0, "processes": 0} | more,
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == -signal.SIGKILL, run.stderr
+    command = [sys.executable, "-c", code]
+    env = os.environ | {"PRIXLM_MARK": str(to)}
+    with (to.parent / "stderr").open("w") as errors:  # no pipe: a worker that lives would hold it
+        run = subprocess.run(command, stdout=errors, stderr=errors, env=env, check=False)
+    assert run.returncode == -signal.SIGKILL, (to.parent / "stderr").read_text()
 
 
 @pytest.mark.parametrize(
@@ -179,9 +184,41 @@ def test_an_import_killed_at_any_time_goes_on_to_the_same_bytes(
         assert contents(to) == whole
 
 
+def write_wikidata(path: Path, times: int) -> Path:
+    """The sample, many times over: duplicates are counted, and the import takes its time."""
+    sample = Path(__file__).parent / "data" / "wikidata-sample.json"
+    path.write_bytes(sample.read_bytes() * times)
+    return path
+
+
+def test_a_kb_parsed_in_processes_has_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    dump = write_wikidata(tmp_path / "wikidata.json", 20)
+    whole = contents(import_kb([dump], tmp_path / "whole").folder)
+    monkeypatch.setattr(stage, "_INLINE_BYTES", 0)
+    assert contents(import_kb([dump], tmp_path / "kb").folder) == whole
+    kill_import(dump, tmp_path / "killed", "read", 8, processes=1)
+    assert contents(import_kb([dump], tmp_path / "killed").folder) == whole
+
+
+def test_chunks_do_not_depend_on_how_a_damaged_archive_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = bz2.compress(write_dump(tmp_path / "dump.nt", 3000).read_bytes(), 1)
+    (tmp_path / "dump.nt.bz2").write_bytes(packed[: len(packed) * 4 // 5])
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 30_000)
+    found = []
+    for cores in (1, 2, 4):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        source = Source(tmp_path / "dump.nt.bz2", "dump")
+        found.append([(c.line, c.data) for c in streams.line_chunks(source, 0) if not c.broken])
+    assert found[0] == found[1] == found[2] and len(found[0]) > 5
+
+
 def test_workers_end_when_the_import_is_killed(tmp_path: Path) -> None:
-    dump = write_dump(tmp_path / "dump.nt")
-    kill_import(dump, tmp_path / "kb", "read", 9, processes=1)
+    dump = write_wikidata(tmp_path / "wikidata.json", 20)
+    kill_import(dump, tmp_path / "kb", "read", 8, processes=1)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         if not _processes_with(str(tmp_path / "kb")):
@@ -190,12 +227,12 @@ def test_workers_end_when_the_import_is_killed(tmp_path: Path) -> None:
     raise AssertionError("worker processes are left over")
 
 
-def _processes_with(text: str) -> list[str]:
-    """Processes whose files lie below the folder of this import."""
+def _processes_with(mark: str) -> list[str]:
+    """Processes that have the mark of this import in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if text in " ".join(str(link.readlink()) for link in (folder / "fd").iterdir()):
+            if f"PRIXLM_MARK={mark}\0".encode() in (folder / "environ").read_bytes():
                 found.append(folder.name)
         except OSError:
             continue

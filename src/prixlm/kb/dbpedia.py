@@ -21,7 +21,7 @@ from prixlm.languages import normalise
 
 REDIRECTS_TO = "http://dbpedia.org/ontology/wikiPageRedirects"
 _RESOURCE = r"^https?://(?:(?P<host>[a-z-]+)\.)?dbpedia\.org/resource/(?P<local>.+)$"
-_NOT_IN_IRI = frozenset(map(ord, '<>"{}|^`\\%')) | frozenset(range(0x21)) | {0x7F}
+_NOT_IN_IRI = frozenset(map(ord, '<>"{}|^`\\%?#[]/')) | frozenset(range(0x21)) | {0x7F}
 
 
 def decode_iri(iri: str) -> str:

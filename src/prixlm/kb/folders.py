@@ -28,7 +28,7 @@ from prixlm.languages import normalise
 
 
 @functools.cache
-def read_list(path: Path) -> tuple[pa.Array, pa.Array]:
+def read_list(path: Path, _stamp: tuple[int, int]) -> tuple[pa.Array, pa.Array]:
     """The lines of an entity or relation list as unique keys (null where a line is empty) and as
     they stand."""
     data = b""
@@ -40,11 +40,18 @@ def read_list(path: Path) -> tuple[pa.Array, pa.Array]:
     seen: set[str] = set()
     keys: list[str | None] = []
     for number, text in enumerate(texts):
-        key = f"{text}#{number}" if text in seen else text
+        key = text if "://" in text else f"{path.stem}:{text}"  # a plain name is one of its list
+        key = f"{key}#{number}" if text in seen else key
         seen.add(text)
         keys.append(key if text.strip() and _is_text(text) else None)
     shown = [text if _is_text(text) else None for text in texts]
     return pa.array(keys, pa.string()), pa.array(shown, pa.string())
+
+
+def _read(path: Path) -> tuple[pa.Array, pa.Array]:
+    """The list as it is now: read once, and again when the file has changed."""
+    status = path.stat()
+    return read_list(path, (status.st_size, status.st_mtime_ns))
 
 
 def _is_text(text: str) -> bool:
@@ -75,7 +82,7 @@ class FolderParser:
         return parsed.check()
 
     def _keys(self, name: str) -> pa.Array:
-        return read_list(self._list(name))[0]
+        return _read(self._list(name))[0]
 
     def _list(self, name: str) -> Path:
         return self.folder / (f"entity/{name}.tsv" if name != "relations" else "relations.txt")
@@ -86,7 +93,7 @@ class FolderParser:
         """The keys and texts of this chunk of a list, and their lines."""
         assert isinstance(chunk.data, bytes)
         num_lines = chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
-        keys, texts = (a.slice(chunk.line - 1, num_lines) for a in read_list(self._list(name)))
+        keys, texts = (a.slice(chunk.line - 1, num_lines) for a in _read(self._list(name)))
         lines = chunk.line + np.arange(len(keys))
         parsed.read += len(keys)
         no_text = np.asarray(texts.is_null())

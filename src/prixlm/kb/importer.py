@@ -288,6 +288,7 @@ def _forget_other_work(work: Path, described: dict[str, Any]) -> None:
     ours = json.dumps([described, streams.CHUNK_BYTES, stage.PART_CHUNKS], sort_keys=True)
     plan = work / "plan.json"
     if not plan.exists() or plan.read_text("utf-8") != ours:
+        plan.unlink(missing_ok=True)  # first: half of the parts are no import to go on from
         shutil.rmtree(work / "parts", ignore_errors=True)
         (work / "parts").mkdir(parents=True)
         write_atomically(plan, ours)

@@ -259,8 +259,12 @@ class Merge:
         counterpart (a Wikidata item, say) mean the same.
         """
         a, b = self._node_of("l.a", "x"), self._node_of("l.b", "y")
+        keys = ["l.a", "l.b"]
+        if self.has_redirects:
+            keys = ["coalesce(moved_x.target, l.a)", "coalesce(moved_y.target, l.b)"]
         self.db.run(
-            f"CREATE TABLE joined AS SELECT x.node AS a, y.node AS b, l.a AS key_a, l.b AS key_b, "
+            f"CREATE TABLE joined AS SELECT x.node AS a, y.node AS b, {keys[0]} AS key_a, "
+            f"{keys[1]} AS key_b, "
             f"l.pos FROM links l {a} {b}"
         )
         self.db.run(

@@ -33,9 +33,12 @@ def write_relations(
     )
     best: dict[int, dict[str, str]] = {}
     for relation, lang, name, count, _, _ in rows:
-        if lang is not None:
-            best.setdefault(relation, {}).setdefault(lang, name)
-        account.imported["relations"] += 1
+        if lang is not None and lang in best.get(relation, {}):
+            account.filtered["further name of a relation"] += 1
+        else:
+            account.imported["relations"] += 1
+            if lang is not None:
+                best.setdefault(relation, {})[lang] = name
         account.filtered["duplicate"] += count - 1
     keys = [row[0] for row in db.run("SELECT key FROM relation ORDER BY id")]
     with TableWriter(out, "relations") as table:

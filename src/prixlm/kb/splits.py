@@ -55,6 +55,8 @@ class SplitConfig:
                 raise PrixError(
                     f"--{name} {share}: expected a share from 0 up to, not including, 1."
                 )
+        if self.langs is not None:
+            object.__setattr__(self, "langs", parse_languages(self.langs))
         if self.seed < 0:
             raise PrixError(f"--seed {self.seed}: expected 0 or more.")
         if self.unseen == 0:

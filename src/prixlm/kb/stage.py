@@ -14,6 +14,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from prixlm.errors import PrixError
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.staging import NUM_SAMPLES, STAGED, Account, Chunk, Parsed, Parser, Reject
 
@@ -92,12 +94,18 @@ def _parse_ahead(
 ) -> Iterator[Parsed]:
     """Results in the order of the chunks, with a bounded number of chunks under way."""
     waiting: deque[Future[Parsed]] = deque()
-    for chunk in chunks:
-        waiting.append(executor.submit(parse_chunk, parser, chunk))
-        if len(waiting) >= num_ahead:
+    try:
+        for chunk in chunks:
+            waiting.append(executor.submit(parse_chunk, parser, chunk))
+            if len(waiting) >= num_ahead:
+                yield waiting.popleft().result()
+        while waiting:
             yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise PrixError(
+            "the parsing processes ended early: they were killed (out of memory?), or the script "
+            "that imports has no `if __name__ == '__main__':` around it."
+        ) from None
 
 
 def _start_worker() -> None:

@@ -107,6 +107,9 @@ class Manifest:
                 f"{folder}: KB format version {values.get('version')}, this prixlm reads version "
                 f"{VERSION}. Use the prixlm that wrote it ({values.get('tool')}) or import again."
             )
+        missing = [f.name for f in dataclasses.fields(cls) if f.name not in values]
+        if missing:
+            raise PrixError(f"{path} lacks {', '.join(missing)}. Import the KB again.")
         return cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
 
 
@@ -316,7 +319,7 @@ class KB:
         )
         query = (
             f"SELECT l.a, l.b FROM {pairs} JOIN entities x ON x.id = l.a "
-            f"JOIN entities y ON y.id = l.b WHERE x.lang <> y.lang {asked}"
+            f"JOIN entities y ON y.id = l.b WHERE x.lang <> y.lang {asked} ORDER BY l.a, l.b"
         )
         yield from self._stream(query, BATCH_ROWS)
 

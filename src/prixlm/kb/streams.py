@@ -177,13 +177,14 @@ def _cut_lines(reader: SourceReader, index: int) -> Iterator[Chunk]:
         rest += block
         if first:
             rest, first = rest.removeprefix(_BOM), False
-        if len(rest) < CHUNK_BYTES:
-            continue
-        end = rest.rfind(b"\n") + 1
-        if end:
+        # Where chunks end follows from the bytes alone, never from how many a read brought.
+        while len(rest) >= CHUNK_BYTES:
+            end = rest.rfind(b"\n", 0, CHUNK_BYTES) + 1 or rest.find(b"\n") + 1
+            if not end:
+                break
             yield Chunk(index, line, rest[:end], done=reader.position())
             line, rest = line + rest.count(b"\n", 0, end), rest[end:]
-        elif len(rest) > MAX_LINE_BYTES:
+        if len(rest) > MAX_LINE_BYTES:
             yield Chunk(index, line, rest[:1000], broken="line too long")
             rest = _skip_line(reader)
             line += 1
