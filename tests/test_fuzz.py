@@ -175,8 +175,8 @@ CASES = {
 }
 FROM_FILES = {
     "turtle": Case("rdf", "s.ttl", {}, read_lines("sample.ttl"), "any", NUM_LINES, 200, 8),
-    "trig": Case("rdf", "s.trig", {}, read_lines("sample.trig"), "any", 20_000, 200, 9),
-    "rdf/xml": Case("rdf", "s.rdf", {}, read_lines("sample.rdf"), "any", 20_000, 20, 8),
+    "trig": Case("rdf", "s.trig", {}, read_lines("sample.trig"), "any", NUM_LINES, 200, 9),
+    "rdf/xml": Case("rdf", "s.rdf", {}, read_lines("sample.rdf"), "any", NUM_LINES, 20, 8),
     "benchmark entities": Case("benchmark", "b/entity/ja.tsv", BENCHMARK),
     "benchmark relations": Case("benchmark", "b/relations.txt", BENCHMARK),
 }
