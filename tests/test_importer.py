@@ -97,7 +97,7 @@ def test_the_same_import_gives_the_same_bytes(
     monkeypatch.setattr(streams, "CHUNK_BYTES", 5000)
     monkeypatch.setattr(stage, "PART_CHUNKS", 3)
     monkeypatch.setattr(merge, "BATCH_ROWS", 2048)
-    monkeypatch.setattr(stage, "_INLINE_BYTES", 0)  # in other processes
+    monkeypatch.setattr(stage, "_INLINE_BYTES", 0)  # in parallel
     import_kb([dump], tmp_path / "b", memory="100MB")
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
@@ -150,7 +150,7 @@ def kill_import(dump: Path, to: Path, name: str, number: int, **more: object) ->
         ("hash", 0, 0),
         ("read", 0, 0),
         ("read", 4, 0),
-        ("read", 9, 1),
+        ("read", 9, 1),  # RDF is parsed in threads; Wikidata, in processes, has its own test
         *[("join", step, 0) for step in (0, 2, 4, 6, 8, 9)],
     ],
 )

@@ -1,6 +1,6 @@
 """From any dump to a KB folder: `import_kb`.
 
-Sources are cut into chunks, parsed in other processes and staged as Parquet parts in
+Sources are cut into chunks, parsed in parallel and staged as Parquet parts in
 `FOLDER.partial`; then the parts are merged (`merge.py`) and the finished folder is renamed into
 place. A killed import leaves no half KB: run again, it takes up after the last whole part, and the
 result is the same, byte for byte.

@@ -152,7 +152,7 @@ class Merge:
         )
         alias_schema = pa.schema([("entity", pa.int32()), ("name", pa.string())])
         before: tuple[Any, Any] = (None, None)
-        num_entities, num_named, num_made = 0, 0, 0
+        num_entities, num_named = 0, 0
         languages: Counter[str] = Counter()
         with (
             pq.ParquetWriter(entity, entity_schema) as entities,
@@ -165,7 +165,6 @@ class Merge:
                 made = np.asarray(rank) == FROM_KEY
                 num_entities += int(new.sum())
                 num_named += int((new & ~made).sum())
-                num_made += int((~new & made).sum())
                 mask, other = pa.array(new), pa.array(~new & ~made)
                 own = [pa.array(ids[new], pa.int32()), *(c.filter(mask) for c in (lang, key, name))]
                 entities.write_batch(pa.record_batch(own, schema=entity_schema))

@@ -168,7 +168,7 @@ class Account:
 
 
 Parser = Callable[[Chunk], Parsed]
-"""A parser is picklable: chunks are parsed in other processes."""
+"""A parser is picklable: it may run in another thread or process."""
 
 
 def name_from_key(key: str) -> str:
