@@ -24,7 +24,7 @@ LAYERS = [
     ["kb.folders", "kb.merge"],
     ["kb.importer", "kb.splits"],
     ["tokens", "report"],
-    ["encoding"],
+    ["encoding", "packed", "trim", "checkpoints"],
     ["model", "supply"],
     ["compact", "training"],
     ["pretrain"],
@@ -32,7 +32,7 @@ LAYERS = [
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
-    *("facts", "languages", "tokens", "encoding", "supply")
+    *("facts", "languages", "tokens", "encoding", "supply", "trim")
 ]
 
 

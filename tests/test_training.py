@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from prixlm import KB, PrixError
+from prixlm.checkpoints import checkpoint_steps
 from prixlm.compact import CompactConfig, make_compact, train_tokenizer
 from prixlm.errors import Stopped
 from prixlm.model import PrixLM
 from prixlm.pretrain import PretrainConfig, PretrainTask, pretrain
 from prixlm.supply import SupplyConfig
 from prixlm.tokens import encode_names
-from prixlm.training import TrainingConfig, checkpoint_steps, learning_rate
+from prixlm.training import TrainingConfig, learning_rate
 
 TINY = PretrainConfig(
     base="compact",
@@ -66,7 +67,7 @@ from test_training import TINY
 from prixlm import KB
 from prixlm.pretrain import pretrain
 def progress(name, done, total):
-    if name.startswith("loss") and done == {step}:
+    if name.startswith("train loss") and done == {step}:
         os.kill(os.getpid(), {signal})
 config = dataclasses.replace(TINY, base={base!r})
 pretrain(KB({kb!r}), {run!r}, config, progress)
@@ -100,7 +101,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
 
 def test_an_interrupt_saves_and_says_so(toy: KB, tmp_path: Path) -> None:
     def progress(name: str, done: int, _total: int) -> None:
-        if name.startswith("loss") and done == 3:
+        if name.startswith("train loss") and done == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     assert threading.current_thread() is threading.main_thread()
@@ -168,7 +169,7 @@ def test_impossible_settings_are_refused() -> None:
         PretrainConfig.preset("big")
     with pytest.raises(PrixError, match="cannot be shared by 5 heads"):
         CompactConfig(width=64, heads=5)
-    with pytest.raises(PrixError, match="expected no or bf16"):
+    with pytest.raises(PrixError, match="expected auto, no or bf16"):
         TrainingConfig(precision="fp8")
     with pytest.raises(PrixError, match="from 0 to 1"):
         TrainingConfig(checkpoints=(2.0,))

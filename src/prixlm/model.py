@@ -13,7 +13,7 @@ Dimension letters: B facts, L positions, H width, V vocabulary, T predicted toke
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -32,10 +33,16 @@ from transformers.utils import logging as transformers_logging
 
 from prixlm.encoding import MBERT, XLMR, BaseTokens, Batch, FactEncoder, add_tokens
 from prixlm.errors import PrixError
+from prixlm.packed import Layout, packed_states
+from prixlm.trim import trim_tokenizer
+
+Array = np.ndarray[Any, Any]
 
 SETTINGS = "prixlm.json"
 CHUNK = 1024
 """Predicted tokens whose logits are held at once: with XLM-R's 250,002 pieces, 1 GB."""
+CACHED_CHUNK = 256
+"""The same where the vocabulary is small enough for a processor's cache."""
 
 _ARCHITECTURES: dict[str, tuple[Any, BaseTokens]] = {
     "xlm-roberta": (XLMRobertaForMaskedLM, XLMR),
@@ -65,13 +72,23 @@ class PrixLM(nn.Module):
         self.encoder = FactEncoder(tokenizer.backend_tokenizer, base, settings.languages)
 
     @classmethod
-    def from_base(cls, base: str | Path, languages: Sequence[str], *, seed: int = 0) -> "PrixLM":
+    def from_base(
+        cls,
+        base: str | Path,
+        languages: Sequence[str],
+        *,
+        seed: int = 0,
+        keep: Callable[[Tokenizer], Array] | None = None,
+    ) -> "PrixLM":
         """A base model from the hub or a folder, with role and language tokens added.
 
         The new tokens are drawn at random with the base's own spread (not set to the mean of the
         old ones, which is the library's default), the old ones are kept; all will be trained.
+        keep: says which pieces stay, if the vocabulary is to be trimmed (`trim.pieces_to_keep`).
         """
         backbone, tokenizer, causal = _load_backbone(base)
+        if keep is not None:
+            tokenizer = _trim(backbone, tokenizer, keep(tokenizer.backend_tokenizer))
         add_tokens(tokenizer.backend_tokenizer, languages)
         old = backbone.get_input_embeddings().num_embeddings
         size = max(old, len(tokenizer))
@@ -107,10 +124,9 @@ class PrixLM(nn.Module):
         (Path(folder) / SETTINGS).write_text(text + "\n", "utf-8")
 
     def hidden(self, ids: Tensor, prefix: Tensor, length: Tensor) -> Tensor:
-        """The last layer's states: (B, L, H)."""
+        """The last layer's states: (B, L, H), by transformers' own forward pass."""
         mask = attention_mask(prefix, length, ids.shape[1], causal=self.settings.mask == "causal")
-        # Positions count from the start whatever the padding; XLM-R's begin after its padding id.
-        first = self.backbone.config.pad_token_id + 1 if self._is_roberta() else 0
+        first = self._first_position()
         places = torch.arange(first, first + ids.shape[1], device=ids.device)
         output = self.backbone.base_model(
             input_ids=ids,
@@ -120,20 +136,51 @@ class PrixLM(nn.Module):
         )
         return cast(Tensor, output.last_hidden_state)
 
+    def target_states(self, batch: Batch) -> Tensor:
+        """The states that predict the batch's targets: (T, H). Real tokens only: see `packed`."""
+        device = self.backbone.device
+        num_rows, size = batch.ids.shape
+        real = np.flatnonzero(np.arange(size) < batch.length[:, None])
+        first = np.cumsum(batch.length) - batch.length  # of each row among the real tokens
+        turn = np.arange(len(batch.row)) - np.searchsorted(batch.row, batch.row)
+        most = int(turn.max(initial=0)) + 1
+        ids, column, place, asking, at, prefix, length = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(device)
+            for array in (
+                batch.ids.reshape(-1)[real],
+                real % size + self._first_position(),
+                real,
+                batch.row * most + turn,
+                first[batch.row] + batch.column,
+                batch.prefix,
+                batch.length,
+            )
+        )
+        mask = attention_mask(prefix, length, size, causal=self.settings.mask == "causal")
+        embedded = self.backbone.base_model.embeddings(
+            input_ids=ids[None],
+            position_ids=column[None],
+            token_type_ids=torch.zeros_like(ids[None]),
+        )[0]
+        tokens, wanted = Layout(place, num_rows, size), Layout(asking, num_rows, most)
+        encoder = self.backbone.base_model.encoder
+        return packed_states(encoder, embedded, tokens, wanted, at, mask)
+
     def loss(self, batch: Batch) -> Tensor:
         """The sum over object tokens and `[EOS]` of -log P(x_t | x_<t): the paper's loss."""
-        device = next(self.parameters()).device
-        tensors = [torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in batch]
-        ids, prefix, length, row, column, target = tensors
-        states = self.hidden(ids, prefix, length)[row, column]  # (T, H), not (B, L, H)
-        weight, bias = self._decoder()
-        arguments = (self._transform(states), weight, bias, target)
+        states = self._transform(self.target_states(batch))
+        target = torch.from_numpy(batch.target).to(states.device)
+        arguments = (states, *self._decoder(), target)
         return cast(Tensor, _LinearCrossEntropy.apply(*arguments))  # type: ignore[no-untyped-call]
 
     def log_probabilities(self, states: Tensor) -> Tensor:
         """What follows each state: (..., H) to (..., V)."""
         weight, bias = self._decoder()
         return torch.log_softmax(self._transform(states) @ weight.T + bias, dim=-1)
+
+    def _first_position(self) -> int:
+        """Positions count from the start whatever the padding; XLM-R's begin after its padding."""
+        return int(self.backbone.config.pad_token_id) + 1 if self._is_roberta() else 0
 
     def _is_roberta(self) -> bool:
         return str(self.backbone.config.model_type) == "xlm-roberta"
@@ -176,8 +223,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = states.new_zeros(())
         d_states = torch.empty_like(states) if needed else None
         d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        for start in range(0, len(states), CHUNK):
-            rows = slice(start, start + CHUNK)
+        chunk = min(CHUNK, CACHED_CHUNK) if len(weight) < 50_000 else CHUNK
+        for start in range(0, len(states), chunk):
+            rows = slice(start, start + chunk)
             logits = torch.addmm(bias, states[rows], weight.T)
             norm = torch.logsumexp(logits, dim=-1, keepdim=True)
             picked = logits.gather(1, target[rows, None])
@@ -208,6 +256,28 @@ def _no_bars() -> Iterator[None]:
     finally:
         if was_on:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _trim(backbone: Any, tokenizer: Any, kept: Array) -> PreTrainedTokenizerFast:
+    """Only the kept pieces, in the tokenizer and on both sides of the model."""
+    rows = torch.from_numpy(kept)
+    config = backbone.config
+    assert config.pad_token_id < 2 and kept[config.pad_token_id] == config.pad_token_id
+    embeddings, decoder = backbone.get_input_embeddings(), backbone.get_output_embeddings()
+    weight, bias = embeddings.weight.data[rows].clone(), decoder.bias.data[rows].clone()
+    backbone.resize_token_embeddings(len(kept), mean_resizing=False)
+    backbone.get_input_embeddings().weight.data.copy_(weight)
+    decoder = backbone.get_output_embeddings()
+    decoder.weight.data.copy_(weight)
+    decoder.bias.data.copy_(bias)
+    for name in ("bos_token_id", "eos_token_id"):
+        old = getattr(config, name, None)
+        if old is not None:
+            setattr(config, name, int(np.searchsorted(kept, old)))
+    small = trim_tokenizer(tokenizer.backend_tokenizer, kept)
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=small, **tokenizer.special_tokens_map
+    )
 
 
 def _load_backbone(base: str | Path) -> tuple[Any, PreTrainedTokenizerFast, bool]:

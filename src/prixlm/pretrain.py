@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prixlm.checkpoints import checkpoint_folder, checkpoint_steps
 from prixlm.compact import CompactConfig, make_compact
 from prixlm.encoding import BatchEncoder, Facts
 from prixlm.errors import PrixError
@@ -27,14 +28,7 @@ from prixlm.kb.store import KB
 from prixlm.model import PrixLM
 from prixlm.supply import FactSupply, SupplyConfig, cut_batches
 from prixlm.tokens import build_tokens, tokenizer_hash
-from prixlm.training import (
-    Progress,
-    Step,
-    TrainingConfig,
-    checkpoint_folder,
-    checkpoint_steps,
-    train,
-)
+from prixlm.training import Progress, Step, TrainingConfig, train
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,6 +128,12 @@ def _read_stamp(folder: Path) -> Any:
         return None
 
 
+def name_batches(kb: KB) -> Iterator[list[str]]:
+    """Every name that a model of the KB reads: entities, then relations in each language."""
+    yield from _entity_names(kb)
+    yield from _relation_names(kb)
+
+
 def _entity_names(kb: KB) -> Iterator[list[str]]:
     for batch in kb.batches("entities", ["name"], batch_rows=_ROWS):
         yield batch.column(0).to_pylist()

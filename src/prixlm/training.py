@@ -6,15 +6,16 @@ takes its share of a step's batches, and gradients are summed over processes onc
 is seeded by its number, so a run that was stopped, in whatever way, goes on exactly as if it had
 not been.
 
-    RUN/checkpoints/step-0001200/   model, optimizer.safetensors, state.json (written last)
+    RUN/checkpoints/step-0001200/   see `checkpoints`
     RUN/metrics.jsonl               a line for each logged step and each validation
 """
 
+import importlib.util
 import json
 import math
-import re
-import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,15 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from prixlm.checkpoints import drop_checkpoints, load_checkpoint, read_state, save_checkpoint
 from prixlm.errors import PrixError, Stopped
 from prixlm.kb.disk import disk_errors, write_atomically
 
 Progress = Callable[[str, int, int], None]
+TRACKERS = ("tensorboard", "wandb")
+_BUCKET = 1 << 24
+"""Gradients (as numbers) that are summed over processes in one message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,8 @@ class TrainingConfig:
     validate_every: int = 500  # steps between validations
     patience: int | None = None  # stop after this many validations without a better one
     log_every: int = 10
-    precision: str = "no"  # or bf16
+    precision: str = "auto"  # bf16 on a GPU that has it, else no; or no, or bf16
+    trackers: tuple[str, ...] = ()  # tensorboard, wandb
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,8 +61,13 @@ class TrainingConfig:
             raise PrixError("lr and clip have to be above 0, and warmup from 0 to 1.")
         if any(not 0 <= share <= 1 for share in self.checkpoints):
             raise PrixError("checkpoints are shares of the run, from 0 to 1.")
-        if self.precision not in ("no", "bf16"):
-            raise PrixError(f"--precision {self.precision}: expected no or bf16.")
+        if self.precision not in ("auto", "no", "bf16"):
+            raise PrixError(f"precision {self.precision}: expected auto, no or bf16.")
+        if min(self.save_every, self.validate_every, self.log_every, self.patience or 1) < 1:
+            raise PrixError("save_every, validate_every, log_every and patience are 1 or more.")
+        for name in self.trackers:
+            if name not in TRACKERS:
+                raise PrixError(f"tracker {name}: expected {' or '.join(TRACKERS)}.")
 
 
 @dataclass(frozen=True)
@@ -100,14 +111,51 @@ def train(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train until the task's last step or an early stop; go on from the newest checkpoint."""
-    accelerator = Accelerator(mixed_precision=config.precision)
-    model = model.to(accelerator.device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+    precision = choose_precision(config.precision)
+    trackers = [_check_tracker(name) for name in config.trackers]
+    with disk_errors(run / "metrics.jsonl"):
+        run.mkdir(parents=True, exist_ok=True)
+        accelerator = Accelerator(
+            mixed_precision=precision, log_with=trackers or None, project_dir=str(run)
+        )
+        model = model.to(accelerator.device)
+        loop = _Loop(model, task, config, run, accelerator, progress)
+        with _signals() as stopping:
+            return loop.run_all(stopping)
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """The paper's Adam; with weight decay, its decoupled form."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=True,
     )
-    loop = _Loop(model, task, config, run, accelerator, optimizer, progress)
-    with disk_errors(run / "checkpoints"), _signals() as stopping:
-        return loop.run_all(stopping)
+
+
+def choose_precision(wanted: str) -> str:
+    """`bf16` or `no`: what `wanted` means on this machine."""
+    if torch.cuda.is_available():
+        has_bf16 = torch.cuda.is_bf16_supported()
+        return "bf16" if has_bf16 and wanted != "no" else "no"
+    if wanted == "bf16" and not _cpu_has_bf16():
+        raise PrixError("this machine cannot multiply in bf16: leave out --precision.")
+    return "bf16" if wanted == "bf16" else "no"
+
+
+def _cpu_has_bf16() -> bool:
+    """Tried in a process of its own: some machines claim bf16 and die of it."""
+    code = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); a @ a"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _check_tracker(name: str) -> str:
+    if importlib.util.find_spec(name) is None:
+        raise PrixError(f"the tracker {name} is not installed: run `pip install {name}`.")
+    return name
 
 
 class _Loop:
@@ -118,87 +166,120 @@ class _Loop:
         config: TrainingConfig,
         run: Path,
         accelerator: Accelerator,
-        optimizer: torch.optim.Optimizer,
         progress: Progress | None,
     ) -> None:
         self.model, self.task, self.config, self.run = model, task, config, run
-        self.accelerator, self.optimizer, self.progress = accelerator, optimizer, progress
+        self.accelerator, self.progress = accelerator, progress
+        self.optimizer = make_optimizer(model, config)
         self.step = 0
         self.best: float | None = None
         self.num_worse = 0
-        shares = {round(share * task.num_steps) for share in config.checkpoints}
-        self.kept = shares | {task.num_steps}
+        self.kept = {round(share * task.num_steps) for share in config.checkpoints}
+        self.kept.add(task.num_steps)
 
     def run_all(self, stopping: list[int]) -> dict[str, Any]:
-        (self.run / "checkpoints").mkdir(parents=True, exist_ok=True)
         self._resume()
+        if self.config.trackers:
+            self.accelerator.init_trackers(self.run.name)
         if self.step == 0:
             self._validate()
             self._save()
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        started, facts = time.monotonic(), 0
+        seconds, facts = 0.0, 0
+        started = time.monotonic()
         for work in self.task.steps(self.step, rank, world):
-            loss, norm = self._update(work)
+            loss, norm, stop_signal = self._update(work, stopping)
             self.step += 1
             facts += work.num_facts
-            rate = facts / (time.monotonic() - started)
-            self._report(loss, norm, rate)
+            seconds += time.monotonic() - started
+            self._report(loss, norm, facts / seconds)
             stop = self.step % self.config.validate_every == 0 and self._validate()
             if stop or self.step in self.kept or self.step % self.config.save_every == 0:
                 self._save()
-            if stopping and self.step < self.task.num_steps:
+            if world == 1 and stopping:
+                stop_signal = stopping[0]
+            if stop_signal and self.step < self.task.num_steps:
                 self._save()
-                raise Stopped(f"stopped at step {self.step}", stopping[0])
+                raise Stopped(f"stopped at step {self.step}", stop_signal)
             if stop:
                 break
+            started = time.monotonic()  # validations and checkpoints are not counted
         if self.step % self.config.validate_every:
             self._validate()
+        if self.config.trackers:
+            self.accelerator.end_training()
         return {"step": self.step, "best": self.best}
 
-    def _update(self, work: Step) -> tuple[float, float]:
-        """One update from all batches of a step; its loss and the norm of its gradient."""
+    def _update(self, work: Step, stopping: list[int]) -> tuple[float, float, int]:
+        """One update from all batches of a step: its loss, the gradient's norm, a stop signal."""
         config, model = self.config, self.model
         model.train()
-        torch.manual_seed(config.seed * 1_000_003 + 2 * self.step + self.accelerator.process_index)
-        total = torch.zeros((), device=self.accelerator.device)
+        parts = [config.seed, self.step, self.accelerator.process_index]
+        torch.manual_seed(int(np.random.SeedSequence(parts).generate_state(1)[0]))
+        total = torch.zeros(2, device=self.accelerator.device)
         for batch in work.batches:
             with self.accelerator.autocast():
                 loss = self.task.loss(model, batch) / work.normaliser
             self.accelerator.backward(loss)
-            total += loss.detach()
+            total[0] += loss.detach()
+        # All processes stop after the same step, whichever of them the signal reached.
+        total[1] = stopping[0] if stopping else 0
         if self.accelerator.num_processes > 1:
-            total = self._sum(total)
-            for parameter in model.parameters():
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                parameter.grad = self._sum(parameter.grad)
-        if not math.isfinite(total.item()):
+            total[0] = self._sum(total[0])
+            total[1] = self.accelerator.gather(total[1:]).max()
+            self._sum_gradients()
+        value = total[0].item()
+        if not math.isfinite(value):
             raise PrixError(
-                f"the loss is {total.item()} at step {self.step + 1}, before the update. The last "
-                f"checkpoint is whole; go on from it with a lower learning rate."
+                f"the loss is {value} at step {self.step + 1}, before the update. The last "
+                f"checkpoint is whole; start again in another folder with a lower learning rate."
             )
         norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, self.step + 1, self.task.num_steps)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return total.item(), float(norm)
+        return value, float(norm), int(total[1].item())
 
     def _sum(self, value: Tensor) -> Tensor:
         reduced: Tensor = self.accelerator.reduce(value, reduction="sum")
         return reduced
 
+    def _sum_gradients(self) -> None:
+        """Sum the gradients of all processes, many in one message."""
+        grads: list[Tensor] = []
+        for parameter in self.model.parameters():
+            if parameter.grad is None:  # no batch of this process reached it
+                parameter.grad = torch.zeros_like(parameter)
+            grads.append(parameter.grad)
+            if sum(grad.numel() for grad in grads) >= _BUCKET:
+                self._sum_bucket(grads)
+                grads = []
+        if grads:
+            self._sum_bucket(grads)
+
+    def _sum_bucket(self, grads: list[Tensor]) -> None:
+        summed = self._sum(torch.cat([grad.reshape(-1) for grad in grads]))
+        parts = torch.split(summed, [grad.numel() for grad in grads])
+        for grad, part in zip(grads, parts, strict=True):
+            grad.copy_(part.view_as(grad))
+
     def _report(self, loss: float, norm: float, rate: float) -> None:
-        if self.progress is not None:
-            self.progress(f"loss {loss:.3f}  {rate:,.0f} facts/s", self.step, self.task.num_steps)
-        if self.step % self.config.log_every == 0 or self.step == self.task.num_steps:
+        if self.progress is not None and self.accelerator.is_main_process:
+            self.progress(f"train loss {loss:.3f} {rate:,.0f} facts/s", self.step, self._last())
+        if self.step % self.config.log_every == 0 or self.step == self._last():
             lr = self.optimizer.param_groups[0]["lr"]
             self._log({"loss": loss, "gradient": norm, "lr": lr, "facts_per_second": rate})
+
+    def _last(self) -> int:
+        return self.task.num_steps
 
     def _log(self, values: dict[str, float]) -> None:
         if self.accelerator.is_main_process:
             with (self.run / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": self.step, **values}) + "\n")
+        if self.config.trackers:
+            self.accelerator.log(values, step=self.step)
 
     def _validate(self) -> bool:
         """Validate and log; whether the run should stop early."""
@@ -214,70 +295,34 @@ class _Loop:
         self.num_worse = 0 if better else self.num_worse + 1
         return self.config.patience is not None and self.num_worse >= self.config.patience
 
-    def _folder(self, step: int) -> Path:
-        return checkpoint_folder(self.run, step)
-
     def _save(self) -> None:
-        """Write a checkpoint under a temporary name, and drop the ones that no rule keeps."""
-        if self.accelerator.is_main_process and not self._folder(self.step).exists():
-            work = self.run / "checkpoints" / "writing"
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir()
-            self.task.save(self.model, work)
-            save_file(_flatten(self.optimizer, self.model), str(work / "optimizer.safetensors"))
+        """Write a checkpoint, and drop the ones that no rule keeps."""
+        if self.accelerator.is_main_process:
             state = {
                 "step": self.step,
                 "best": self.best,
                 "num_worse": self.num_worse,
                 "fingerprint": self.task.fingerprint,
             }
-            write_atomically(work / "state.json", json.dumps(state))
-            work.rename(self._folder(self.step))
-            for step in checkpoint_steps(self.run):
-                if step != self.step and step not in self.kept:
-                    shutil.rmtree(self._folder(step))
+            save_checkpoint(self.run, state, self.model, self.optimizer, self.task.save)
+            drop_checkpoints(self.run, self.kept | {self.step})
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> None:
         """Take up the newest checkpoint: weights, moments, step; later metrics are forgotten."""
-        steps = checkpoint_steps(self.run)
-        if not steps:
-            return
-        folder = self._folder(steps[-1])
-        state = json.loads((folder / "state.json").read_text("utf-8"))
-        if state["fingerprint"] != self.task.fingerprint:
-            differ = [
-                k for k, v in self.task.fingerprint.items() if state["fingerprint"].get(k) != v
-            ]
-            raise PrixError(
-                f"{self.run} has a checkpoint of another run (other {', '.join(differ)}). "
-                "Give the same options as then, or another folder."
-            )
-        weights = load_file(str(folder / "model.safetensors"))
-        backbone: Any = getattr(self.model, "backbone", self.model)
-        missing, unexpected = backbone.load_state_dict(weights, strict=False)
-        assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
-        backbone.tie_weights()
-        _unflatten(self.optimizer, self.model, load_file(str(folder / "optimizer.safetensors")))
-        self.step, self.best, self.num_worse = state["step"], state["best"], state["num_worse"]
-        self._forget_metrics()
+        state = read_state(self.run, self.task.fingerprint)
+        self._forget_metrics(-1 if state is None else state["step"])
+        if state is not None:
+            load_checkpoint(self.run, state["step"], self.model, self.optimizer)
+            self.step, self.best = state["step"], state["best"]
+            self.num_worse = state["num_worse"]
 
-    def _forget_metrics(self) -> None:
+    def _forget_metrics(self, after: int) -> None:
         path = self.run / "metrics.jsonl"
         if self.accelerator.is_main_process and path.exists():
             lines = path.read_text("utf-8").splitlines()
-            kept = [line for line in lines if _step_of(line) <= self.step]
+            kept = [line for line in lines if _step_of(line) <= after]
             write_atomically(path, "".join(line + "\n" for line in kept))
-
-
-def checkpoint_folder(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:07d}"
-
-
-def checkpoint_steps(run: Path) -> list[int]:
-    """The steps of a run's whole checkpoints, in order."""
-    folders = (run / "checkpoints").glob("step-*/state.json")
-    return sorted(int(re.sub(r"\D", "", path.parent.name)) for path in folders)
 
 
 def _step_of(line: str) -> float:
@@ -285,23 +330,6 @@ def _step_of(line: str) -> float:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError):
         return math.inf  # half a line: the run was killed while it wrote
-
-
-def _flatten(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Adam's moments by parameter name, for safetensors."""
-    flat = {}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            flat[f"{name}/{key}"] = torch.as_tensor(value).contiguous()
-    return flat
-
-
-def _unflatten(optimizer: torch.optim.Optimizer, model: nn.Module, flat: dict[str, Tensor]) -> None:
-    for name, parameter in model.named_parameters():
-        state = {k.split("/")[1]: v for k, v in flat.items() if k.split("/")[0] == name}
-        if state:
-            moved = {k: v if k == "step" else v.to(parameter.device) for k, v in state.items()}
-            optimizer.state[parameter] = moved
 
 
 @contextmanager
