@@ -23,11 +23,12 @@ LAYERS = [
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge"],
     ["kb.importer", "kb.splits"],
-    ["tokens", "report"],
+    ["tokens", "report", "card", "configs"],
     ["encoding", "packed", "trim", "checkpoints"],
     ["model", "supply"],
     ["compact", "training"],
     ["pretrain"],
+    ["estimate"],
     ["cli"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}

@@ -35,7 +35,7 @@ def test_pretraining_from_a_shell_goes_on_after_it_is_done(
     options = ("--preset", "demo", "--epochs", "1", "--json")
     made = run("pretrain", tmp_path / "kb", "--to", tmp_path / "model", *options)
     assert made.returncode == 0, made.stderr
-    assert json.loads(made.stdout)["last"][-1]["step"] == 1
+    assert json.loads(made.stdout)["metrics"][-1]["step"] == 1
     assert (tmp_path / "model" / "model.safetensors").is_file()
     again = run("pretrain", tmp_path / "kb", "--to", tmp_path / "model", *options)
     assert again.returncode == 0 and json.loads(again.stdout) == json.loads(made.stdout)

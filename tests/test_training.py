@@ -16,6 +16,7 @@ import torch
 from prixlm import KB, PrixError
 from prixlm.checkpoints import checkpoint_steps
 from prixlm.compact import CompactConfig, make_compact, train_tokenizer
+from prixlm.configs import read_config
 from prixlm.errors import Stopped
 from prixlm.model import PrixLM
 from prixlm.pretrain import PretrainConfig, PretrainTask, pretrain
@@ -56,7 +57,8 @@ def test_the_loss_falls_and_checkpoints_are_kept_by_rule(toy: KB, tmp_path: Path
     again = PrixLM.load(tmp_path / "run")
     for ours, theirs in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    assert json.loads((tmp_path / "run" / "config.run.json").read_text())["epochs"] == 25
+    assert read_config(tmp_path / "run" / "run.toml", PretrainConfig()) == config
+    assert (tmp_path / "run" / "loss.png").stat().st_size > 5000
 
 
 RUN = """

@@ -77,7 +77,7 @@ def read_state(run: Path, fingerprint: dict[str, Any]) -> dict[str, Any] | None:
     path = checkpoint_folder(run, steps[-1]) / "state.json"
     state: dict[str, Any] = json.loads(path.read_text("utf-8"))
     found = state["fingerprint"]
-    differ = sorted(key for key in fingerprint | found if found.get(key) != fingerprint.get(key))
+    differ = sorted(key for key, value in fingerprint.items() if found.get(key) != value)
     if differ:
         raise PrixError(
             f"{run} has a checkpoint of another run (other {', '.join(differ)}). "
@@ -115,7 +115,7 @@ def saving(folder: Path) -> Iterator[None]:
         try:
             yield
         except SafetensorError as error:
-            code = re.search(r"code: (\d+)", str(error))
+            code = re.search(r"(?:code: |os error )(\d+)", str(error))
             if code is None:
                 raise
             raise OSError(int(code[1]), str(error), str(folder)) from None

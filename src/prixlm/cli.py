@@ -185,55 +185,106 @@ def split(
 @app.command()
 def pretrain(
     kb: Annotated[Path, typer.Argument(metavar="KB", help="A KB folder, split or not.")],
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The run and model folder to make.")],
-    preset: Annotated[
-        str, typer.Option(help="paper, compact (for two cores) or demo (minutes).")
-    ] = "compact",
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The run and model folder to make.")
+    ] = None,
     base: Annotated[
         str | None,
-        typer.Option(help="compact, xlm-roberta-base, bert-base-multilingual-cased, a folder."),
+        typer.Option(
+            metavar="NAME",
+            help="compact, xlm-roberta-base, bert-base-multilingual-cased, or a folder.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="compact (for two cores), demo (minutes) or paper (any other base)."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings in TOML; flags come after.")
     ] = None,
     langs: Annotated[
         str | None,
         typer.Option(metavar="CODES", help="Prix-LM (Single): these triples only, no links."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Times over all facts.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Facts in one update.")] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    width: Annotated[int | None, typer.Option(help="Of a compact model.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Of a compact model.")] = None,
+    vocab: Annotated[int | None, typer.Option(help="Pieces of a compact model.")] = None,
+    trim: Annotated[
+        bool | None, typer.Option("--trim", help="Keep only the pieces that the KB needs.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --trim: text to keep pieces of.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many validations without a better one.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="auto|no|bf16", help="auto: bf16 on a GPU that has it.")
+    ] = None,
+    tracker: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="tensorboard or wandb.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would take, and write nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Pretrain a Prix-LM on a KB; a run that was stopped goes on.
+    """Pretrain a Prix-LM on a KB; a run that was stopped goes on with the same command.
 
-    Example: [b]prixlm pretrain world-split --to model --preset demo[/b]
+    Example: [b]prixlm pretrain world --to model --preset demo[/b]
+
+    Example: [b]prixlm pretrain kb --base xlm-roberta-base --trim --to model[/b]
     """
-    import dataclasses
-
+    from prixlm.configs import changed, read_config
+    from prixlm.estimate import estimate_pretrain
     from prixlm.kb.store import KB
     from prixlm.pretrain import PretrainConfig
     from prixlm.pretrain import pretrain as run
+    from prixlm.report import print_run, read_metrics
 
-    config = PretrainConfig.preset(preset)
-    chosen = None if langs is None else _codes(langs)
-    config = dataclasses.replace(
-        config,
-        base=base or config.base,
-        epochs=config.epochs if epochs is None else epochs,
-        supply=dataclasses.replace(config.supply, seed=seed, langs=chosen),
-        training=dataclasses.replace(
-            config.training, seed=seed, lr=config.training.lr if lr is None else lr
-        ),
-    )
+    preset = preset or ("compact" if base in (None, "compact") else "paper")
+    settings = PretrainConfig.preset(preset)
+    if config is not None:
+        settings = read_config(config, settings)
+    kept_text = None if keep is None else str(keep)
+    trackers = tuple(tracker) if tracker else None
+    flags: dict[str, dict[str, Any]] = {
+        "": {"base": base, "epochs": epochs, "batch": batch, "trim": trim, "keep": kept_text},
+        "supply": {"langs": None if langs is None else _codes(langs), "seed": seed},
+        "training": {
+            "lr": lr,
+            "patience": patience,
+            "precision": precision,
+            "trackers": trackers,
+            "seed": seed,
+        },
+        "compact": {"width": width, "layers": layers, "vocab": vocab},
+    }
+    settings = changed(settings, flags)
+    if dry_run:
+        with _progress() as progress:
+            estimate = estimate_pretrain(KB(kb), settings, progress)
+        if as_json:
+            _print_json(estimate.as_dict())
+        else:
+            _console().print(estimate.as_text(), markup=False)
+        return
+    if to is None:
+        raise PrixError("--to is missing: name the model folder to make.")
     with _progress() as progress:
-        run(KB(kb), to, config, progress)
-    lines = (to / "metrics.jsonl").read_text("utf-8").splitlines()
-    last = [json.loads(line) for line in lines if "valid_loss" in line or '"loss"' in line][-2:]
+        model = run(KB(kb), to, settings, progress)
+    if int(os.environ.get("RANK", "0")):  # `accelerate launch`: one process speaks
+        return
     if as_json:
-        _print_json({"model": str(to), "last": last})
+        _print_json(
+            {"model": str(to), "trained": model.settings.trained, "metrics": read_metrics(to)}
+        )
     else:
-        for figures in last:
-            text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            _console().print(text, markup=False)
-        _console().print(f"The model is in {to}.", markup=False)
+        print_run(_console(), to, model.settings.trained)
 
 
 @app.command()

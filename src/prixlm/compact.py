@@ -16,6 +16,10 @@ from prixlm.encoding import ROLES, add_tokens, language_token
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.model import PrixLM, Settings
+from prixlm.tokens import name_batches
+
+MOST_NAMES = 2_000_000
+"""Names that a tokenizer is trained on at most: the trainer holds them all in memory."""
 
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -101,7 +105,7 @@ def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
 
 
 def _names(kb: KB) -> Iterator[str]:
-    for batch in kb.batches("entities", ["name"]):
-        yield from batch.column(0).to_pylist()
-    for lang in kb.languages:
-        yield from kb.relation_names(lang)
+    """The names that the tokenizer is trained on: all, or every n-th of a very large KB."""
+    every = -(-kb.num_entities // MOST_NAMES)
+    for names in name_batches(kb):
+        yield from names[:: max(1, every)]

@@ -150,6 +150,11 @@ class BatchEncoder:
         self.before = [[start, s], [sep, sep, p], [sep, sep, o]]
         self.after = [self.eos, sep] if full else []
 
+    @property
+    def num_special(self) -> int:
+        """The special tokens of every input."""
+        return sum(map(len, self.before)) + len(self.after)
+
     def language(self, entities: Array) -> Array:
         """The place of each entity's language in `KB.languages`."""
         return np.searchsorted(self.starts, entities, side="right") - 1
@@ -161,8 +166,7 @@ class BatchEncoder:
 
     def num_inputs(self, facts: Facts) -> Array:
         """The length of each fact as an input of the model."""
-        special = sum(map(len, self.before)) + len(self.after)
-        return np.asarray(sum(self._lengths(facts)) + special)
+        return np.asarray(sum(self._lengths(facts)) + self.num_special)
 
     def num_targets(self, facts: Facts) -> Array:
         """How many tokens the model predicts for each fact: its object's, and `[EOS]`."""

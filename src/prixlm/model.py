@@ -15,7 +15,7 @@ Dimension letters: B facts, L positions, H width, V vocabulary, T predicted toke
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,8 +31,10 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from prixlm.card import model_card
 from prixlm.encoding import MBERT, XLMR, BaseTokens, Batch, FactEncoder, add_tokens
 from prixlm.errors import PrixError
+from prixlm.kb.disk import write_atomically
 from prixlm.packed import Layout, packed_states
 from prixlm.trim import trim_tokenizer
 
@@ -56,6 +58,7 @@ class Settings:
 
     languages: tuple[str, ...]
     mask: str = "prefix"  # or "causal", where a loaded decoder was trained so
+    trained: dict[str, Any] = field(default_factory=dict)  # what it was trained on
 
 
 class PrixLM(nn.Module):
@@ -103,25 +106,23 @@ class PrixLM(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "PrixLM":
         """A model that `save` wrote."""
-        path = Path(folder) / SETTINGS
-        try:
-            values = json.loads(path.read_text("utf-8"))
-            settings = Settings(languages=tuple(values["languages"]), mask=values["mask"])
-        except (OSError, ValueError, KeyError) as error:
-            raise PrixError(
-                f"{folder} is not a Prix-LM folder: {SETTINGS} cannot be read ({error}). "
-                "Make one with `prixlm pretrain`, or pass a base model where one is asked for."
-            ) from None
+        settings = _read_settings(Path(folder))
         backbone, tokenizer, _ = _load_backbone(folder)
         return cls(backbone, tokenizer, settings)
 
     def save(self, folder: str | Path) -> None:
-        """Write safetensors, config, tokenizer and settings; `AutoModel` can load the folder."""
+        """Write safetensors, config, tokenizer, model card and settings (which come last).
+
+        `AutoModel` and `AutoTokenizer` can load the folder.
+        """
+        settings = self.settings
         with _no_bars():
             self.backbone.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
-        text = json.dumps(asdict(self.settings), indent=1)
-        (Path(folder) / SETTINGS).write_text(text + "\n", "utf-8")
+        card = model_card(list(settings.languages), settings.mask, settings.trained)
+        (Path(folder) / "README.md").write_text(card, "utf-8")
+        text = json.dumps(asdict(settings), indent=1, ensure_ascii=False)
+        write_atomically(Path(folder) / SETTINGS, text + "\n")
 
     def hidden(self, ids: Tensor, prefix: Tensor, length: Tensor) -> Tensor:
         """The last layer's states: (B, L, H), by transformers' own forward pass."""
@@ -177,6 +178,11 @@ class PrixLM(nn.Module):
         """What follows each state: (..., H) to (..., V)."""
         weight, bias = self._decoder()
         return torch.log_softmax(self._transform(states) @ weight.T + bias, dim=-1)
+
+    @property
+    def max_length(self) -> int:
+        """The longest input that there are positions for."""
+        return int(self.backbone.config.max_position_embeddings) - self._first_position()
 
     def _first_position(self) -> int:
         """Positions count from the start whatever the padding; XLM-R's begin after its padding."""
@@ -244,6 +250,22 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         d_states, d_weight, d_bias = ctx.saved_tensors
         return d_states * grads[0], d_weight * grads[0], d_bias * grads[0], None
+
+
+def _read_settings(folder: Path) -> Settings:
+    try:
+        values = json.loads((folder / SETTINGS).read_text("utf-8"))
+        return Settings(**(values | {"languages": tuple(values["languages"])}))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if (folder / "checkpoints").is_dir():
+            raise PrixError(
+                f"{folder} is a run that is not finished: give the same `prixlm pretrain` again, "
+                "or pass one of the folders in its checkpoints."
+            ) from None
+        raise PrixError(
+            f"{folder} is not a Prix-LM folder: {SETTINGS} cannot be read ({error}). "
+            "Make one with `prixlm pretrain`, or pass a base model where one is asked for."
+        ) from None
 
 
 @contextmanager

@@ -1,8 +1,11 @@
-"""Figures for people: tables for the terminal.
+"""Figures for people: tables for the terminal, plots for the eye.
 
 Names from a KB are untrusted text: `shown` makes them safe for a terminal.
 """
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from babel import Locale
@@ -108,6 +111,93 @@ def print_facts(console: Console, kb: KB, langs: list[str], number: int = 2) -> 
         for subject, relation, object_ in rows:
             table.add_row(lang, shown(subject), shown(names[relation]), shown(object_))
     console.print(table)
+
+
+def read_metrics(run: Path) -> list[dict[str, float]]:
+    """The lines of a run's metrics.jsonl."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def plot_metrics(run: Path) -> Path | None:
+    """Draw the losses of a run into its folder: loss.png."""
+    metrics = read_metrics(run)
+    train = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
+    valid = [(line["step"], line["valid_loss"]) for line in metrics if "valid_loss" in line]
+    if not train:
+        return None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    steps, losses = zip(*train, strict=True)
+    axes.plot(steps, losses, color="0.8", linewidth=1)
+    axes.plot(steps, _smooth(losses), color="tab:blue", label="train, smoothed")
+    if valid:
+        axes.plot(*zip(*valid, strict=True), color="tab:red", marker="o", label="valid")
+    axes.set(xlabel="step", ylabel="nats per object token", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    path = run / "loss.png"
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def _smooth(values: Sequence[float], share: float = 0.9) -> list[float]:
+    """A running mean that starts at the first value."""
+    smooth, found = values[0], []
+    for value in values:
+        smooth = share * smooth + (1 - share) * value
+        found.append(smooth)
+    return found
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """A curve in one line of a terminal."""
+    if not values:
+        return ""
+    step = max(1, len(values) / width)
+    picked = [values[int(i * step)] for i in range(min(width, len(values)))]
+    low, high = min(picked), max(picked)
+    bars = "▁▂▃▄▅▆▇█"
+    return "".join(bars[round((v - low) / ((high - low) or 1) * 7)] for v in picked)
+
+
+def print_run(console: Console, run: Path, trained: dict[str, Any]) -> None:
+    """What a pretraining read, what the length rule left out, and how its loss fell."""
+    table = Table(title="Facts it learnt from", title_style="bold", show_footer=True)
+    columns = ("triples", "links_an_epoch", "triples_too_long", "links_too_long")
+    table.add_column("language", footer="all", no_wrap=True)
+    for column in columns:
+        total = sum(trained[column].values())
+        table.add_column(column.replace("_", " "), footer=f"{total:,}", justify="right")
+    for lang in sorted(set(trained["triples"]) | set(trained["links_an_epoch"])):
+        cells = []
+        for column, whole in zip(columns, (None, None, *columns[:2]), strict=True):
+            number = trained[column].get(lang, 0)
+            share = number / max(1, trained[whole].get(lang, 0)) if whole else 0
+            cells.append(f"{number:,}" + (f" ({share:.1%})" if share else ""))
+        table.add_row(f"{lang}  {shown(language_name(lang))}", *cells)
+    console.print(table)
+    metrics = read_metrics(run)
+    train = [line for line in metrics if "loss" in line]
+    valid = [line for line in metrics if "valid_loss" in line]
+    if train:
+        first, last = train[0]["loss"], train[-1]["loss"]
+        curve = sparkline(_smooth([line["loss"] for line in train]))
+        console.print(f"Training loss {first:.2f} → {last:.2f} nats per object token  {curve}")
+        rate = train[-1]["facts_per_second"]
+        console.print(f"{int(train[-1]['step']):,} steps, {rate:,.0f} facts/s.")
+    if valid:
+        values = [line["valid_nats_per_name"] for line in valid]
+        console.print(
+            f"Validation {values[0]:.2f} → {values[-1]:.2f} nats per object name"
+            f"  {sparkline(values)}"
+        )
+    console.print(f"The model is in {shown(str(run))}; loss.png there shows the curve.")
 
 
 def _listed(counts: dict[str, int]) -> str:

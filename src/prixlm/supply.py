@@ -47,6 +47,7 @@ class FactSupply:
                 f"{kb.folder} has no {', '.join(missing)}; it has {', '.join(kb.languages)}."
             )
         self.dropped: dict[str, int] = {}
+        """Triples that the length rule leaves out, by language."""
         self.triples = self._read_triples(split)
         wants_links = config.links == "all" and config.langs is None and split == "train"
         self.links = _Links(kb, batches, config.max_links) if wants_links else None
@@ -82,6 +83,24 @@ class FactSupply:
         columns = ("subject", "relation", "object")
         return Facts(*(np.concatenate([getattr(f, c) for f in kept]) for c in columns))
 
+    def count_links(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Links of the first epoch by the subject's language: all, and those too long."""
+        everything = np.zeros(len(self.kb.languages), np.int64)
+        long = np.zeros(len(self.kb.languages), np.int64)
+        for start in range(0, self.num_links, _ROWS):
+            assert self.links is not None
+            numbers = np.arange(start, min(start + _ROWS, self.num_links))
+            links = self.links.take(numbers, [self.config.seed, 0])
+            language = self.batches.language(links.subject)
+            dropped = self.batches.num_tokens(links) >= self.config.max_tokens
+            everything += np.bincount(language, minlength=len(long))
+            long += np.bincount(language[dropped], minlength=len(long))
+        codes = self.kb.languages
+        return (
+            {code: int(n) for code, n in zip(codes, everything, strict=True) if n},
+            {code: int(n) for code, n in zip(codes, long, strict=True) if n},
+        )
+
     def take(self, numbers: Array, epoch: int) -> Facts:
         """The facts that these numbers stand for; long links are left out."""
         is_link = numbers >= self.num_triples
@@ -104,6 +123,12 @@ class FactSupply:
 
     def num_blocks(self, size: int) -> int:
         return -(-len(self) // size)
+
+
+def count_links(kb: KB, most: int) -> int:
+    """How many directed links an epoch has; two names of one language among them."""
+    sizes = np.bincount(kb.concepts()) if kb.num_entities else np.zeros(0, np.int64)
+    return int((sizes * np.minimum(sizes - 1, most)).sum())
 
 
 class _Links:

@@ -13,6 +13,7 @@ not been.
 import importlib.util
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from torch import Tensor, nn
 
 from prixlm.checkpoints import drop_checkpoints, load_checkpoint, read_state, save_checkpoint
@@ -113,6 +114,7 @@ def train(
     """Train until the task's last step or an early stop; go on from the newest checkpoint."""
     precision = choose_precision(config.precision)
     trackers = [_check_tracker(name) for name in config.trackers]
+    processes()
     with disk_errors(run / "metrics.jsonl"):
         run.mkdir(parents=True, exist_ok=True)
         accelerator = Accelerator(
@@ -122,6 +124,12 @@ def train(
         loop = _Loop(model, task, config, run, accelerator, progress)
         with _signals() as stopping:
             return loop.run_all(stopping)
+
+
+def processes() -> PartialState:
+    """The processes of this run; several on CPUs too, where there is no GPU."""
+    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1")
+    return PartialState(cpu=use_cpu or not torch.accelerator.is_available())
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:

@@ -1,0 +1,89 @@
+"""Configurations: frozen dataclasses, from a TOML file and back to one.
+
+    config = read_config("run.toml", PretrainConfig.preset("compact"))
+
+A table of the file is a nested dataclass; what the file does not name keeps its default. A wrong
+name or a wrong kind of value is one clear line.
+"""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+
+from prixlm.errors import PrixError
+
+Config = TypeVar("Config")
+
+
+def read_config(path: Path | str, defaults: Config) -> Config:
+    """The defaults with what a TOML file says instead."""
+    try:
+        values = tomllib.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise PrixError(f"{path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PrixError(f"{path} is not TOML: {error}.") from None
+    return _replaced(defaults, values, str(path))
+
+
+def changed(config: Config, flags: dict[str, dict[str, Any]]) -> Config:
+    """A config with the flags that were given (not None), by table; "" is the top one."""
+    changes = {name: value for name, value in flags.get("", {}).items() if value is not None}
+    for table, values in flags.items():
+        given = {name: value for name, value in values.items() if value is not None}
+        if table and given:
+            changes[table] = dataclasses.replace(getattr(config, table), **given)
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def to_toml(config: Any) -> str:
+    """A configuration as TOML, so that it can be given again. What is None is left out."""
+    return tomli_w.dumps(_without_none(dataclasses.asdict(config)))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _replaced(config: Config, values: dict[str, Any], where: str) -> Config:
+    kinds = typing.get_type_hints(type(config))
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in kinds:
+            raise PrixError(f"{where} has {name}, which is no setting: {', '.join(kinds)}.")
+        if dataclasses.is_dataclass(kinds[name]):
+            if not isinstance(value, dict):
+                raise PrixError(f"{where}: {name} is a table, [{name}], not a value.")
+            changes[name] = _replaced(getattr(config, name), value, f"{where} [{name}]")
+        else:
+            changes[name] = _checked(value, kinds[name], f"{where}: {name}")
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _checked(value: Any, kind: Any, where: str) -> Any:
+    """A value of TOML as the field wants it: lists as tuples, whole numbers as floats."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        kind = next(part for part in parts if part is not types.NoneType)
+        return _checked(value, kind, where)
+    if origin is typing.Literal:
+        if value not in parts:
+            raise PrixError(f"{where} is {value}; expected {' or '.join(map(str, parts))}.")
+        return value
+    if origin is tuple and isinstance(value, list):
+        return tuple(_checked(item, parts[0], where) for item in value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not (origin or kind):
+        found, expected = type(value).__name__, (origin or kind).__name__
+        raise PrixError(f"{where} is {value!r} ({found}); expected {expected}.")
+    return value
