@@ -1,0 +1,449 @@
+"""Pretraining against its peers, in one run: `python benchmarks/pretrain.py PART...`.
+
+peers    XLM-R-base's shape and its 250,002 pieces (random weights: speed does not depend on them)
+         on DBP-5L facts, against Hugging Face's `Trainer` with the same objective: as it comes,
+         and with sampling by length. The losses on one batch are compared first. Each runs in a
+         process of its own, so that its peak memory is its own.
+share    the part of this machine's matrix-multiply rate that the compact preset reaches.
+data     the data path alone against what the compact model consumes, and 20 M generated facts.
+growth   facts/s at 1, 10 and 100 times the facts, and at model widths 128, 256 and 512.
+"""
+
+import argparse
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from transformers import (
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
+
+from prixlm import KB, import_kb
+from prixlm.encoding import Batch, BatchEncoder, Facts
+from prixlm.model import PrixLM, attention_mask
+from prixlm.pretrain import PretrainConfig, PretrainTask, make_model
+from prixlm.supply import FactSupply, SupplyConfig, cut_batches
+from prixlm.tokens import build_tokens
+from prixlm.training import make_optimizer
+from prixlm.trim import pieces_to_keep
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+PEERS = ("trainer", "trainer, grouped", "prixlm", "prixlm, trimmed")
+
+
+# --- XLM-R-base against the Trainer --------------------------------------------------------------
+
+
+def save_base(folder: Path) -> None:
+    """XLM-R-base with random weights, in the hub's format."""
+    torch.manual_seed(0)
+    config = XLMRobertaConfig(
+        vocab_size=250_002,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        bos_token_id=0,
+        pad_token_id=1,
+        eos_token_id=2,
+    )
+    XLMRobertaForMaskedLM(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    words = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
+    words |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
+    file = str(DATA / "xlmr" / "tokenizer.json")
+    PreTrainedTokenizerFast(tokenizer_file=file, **words).save_pretrained(folder)  # type: ignore
+
+
+def draw_facts(supply: FactSupply, number: int) -> Facts:
+    return next(supply.blocks(0, number))
+
+
+class Collator:
+    """Rows padded to the longest, labels at the positions that predict them, the prefix mask."""
+
+    def __init__(self, padding: int) -> None:
+        self.padding = padding
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        size = max(len(row["input_ids"]) for row in rows)
+        ids = torch.full((len(rows), size), self.padding)
+        labels = torch.full((len(rows), size), -100)
+        for place, row in enumerate(rows):
+            tokens = torch.tensor(row["input_ids"])
+            ids[place, : len(tokens)] = tokens
+            # [O] predicts the first object token; the last one to be predicted is [EOS].
+            labels[place, row["prefix"] - 1 : len(tokens) - 2] = tokens[row["prefix"] : -1]
+        prefix = torch.tensor([row["prefix"] for row in rows])
+        length = torch.tensor([len(row["input_ids"]) for row in rows])
+        mask = attention_mask(prefix, length, size)
+        return {"input_ids": ids, "labels": labels, "attention_mask": mask}
+
+
+class Clock(TrainerCallback):
+    """When each update ended."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.times.append(time.perf_counter())
+
+
+def run_trainer(model: PrixLM, rows: list[dict[str, Any]], args: argparse.Namespace) -> float:
+    clock = Clock()
+    grouped = "grouped" in args.peer
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=args.rows,
+            gradient_accumulation_steps=args.facts // args.rows,
+            max_steps=args.updates + 1,
+            train_sampling_strategy="group_by_length" if grouped else "random",
+            remove_unused_columns=False,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            learning_rate=1e-6,
+            use_cpu=True,
+        )
+        padding = model.encoder.id("<pad>")
+        Trainer(
+            model=model.backbone,
+            args=arguments,
+            train_dataset=rows,
+            data_collator=Collator(padding),
+            callbacks=[clock],
+        ).train()
+    return float(args.facts * args.updates / (clock.times[-1] - clock.times[0]))
+
+
+def run_ours(
+    model: PrixLM, supply: FactSupply, config: PretrainConfig, args: argparse.Namespace
+) -> float:
+    """Updates as the loop makes them, on the same number of facts; the first is not counted."""
+    optimizer = make_optimizer(model, config.training)
+    model.train()
+    started = 0.0
+    facts = 0
+    for turn, block in enumerate(supply.blocks(0, args.facts)):
+        if turn == 1:
+            started, facts = time.perf_counter(), 0
+        if turn == args.updates + 1:
+            break
+        lengths = supply.batches.num_inputs(block)
+        for rows in cut_batches(lengths, args.budget):
+            torch.autograd.backward(model.loss(supply.batches.encode(block.select(rows))) / 1000)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        facts += len(block)
+    return facts / (time.perf_counter() - started)
+
+
+def run_peer(args: argparse.Namespace) -> dict[str, Any]:
+    """One way of training, in this process: its rate, its memory, its loss on one batch."""
+    torch.set_num_threads(args.threads)
+    kb, trim = KB(args.kb), "trimmed" in args.peer
+    keep = (lambda tokenizer: pieces_to_keep(kb, tokenizer)) if trim else None
+    model = PrixLM.from_base(args.base, kb.languages, keep=keep)
+    config = PretrainConfig()
+    cache = build_tokens(kb, model.encoder.tokenizer)
+    batches = BatchEncoder(model.encoder, kb, cache)
+    supply = FactSupply(kb, batches, config.supply)
+    facts = draw_facts(supply, (args.updates + 1) * args.facts)
+    full = BatchEncoder(model.encoder, kb, cache, full=True)
+    model.eval()
+    some = full.encode(facts.select(slice(0, 16)))
+    rows = as_rows(full.encode(facts))
+    with torch.no_grad():
+        if args.peer.startswith("trainer"):
+            inputs = Collator(model.encoder.id("<pad>"))(rows[:16])
+            loss = model.backbone(**inputs).loss.item()
+        else:
+            loss = model.loss(some).item() / len(some.target)
+    if args.peer.startswith("trainer"):
+        rate = run_trainer(model, rows, args)
+    else:
+        rate = run_ours(model, supply, config, args)
+    return {
+        "peer": args.peer,
+        "loss": loss,
+        "pieces": len(model.tokenizer),
+        "facts_per_second": rate,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def as_rows(batch: Batch) -> list[dict[str, Any]]:
+    lengths, prefixes = batch.length.tolist(), batch.prefix.tolist()
+    return [
+        {"input_ids": ids[:length].tolist(), "prefix": prefix}
+        for ids, length, prefix in zip(batch.ids, lengths, prefixes, strict=True)
+    ]
+
+
+def compare_peers(kb: Path, work: Path, args: argparse.Namespace) -> None:
+    save_base(work / "base")
+    found = []
+    for peer in PEERS:
+        command = [sys.executable, __file__, "--peer", peer, "--kb", str(kb)]
+        command += ["--base", str(work / "base"), "--facts", str(args.facts)]
+        command += ["--rows", str(args.rows), "--budget", str(args.budget)]
+        command += ["--updates", str(args.updates), "--threads", str(args.threads)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+        print(f"  {found[-1]}", file=sys.stderr)
+    losses = [row["loss"] for row in found[:3]]  # a trimmed softmax has fewer to share with
+    assert max(losses) - min(losses) < 1e-3, f"the losses differ: {losses}"
+    print(f"\nLoss of one batch: {', '.join(f'{loss:.4f}' for loss in losses)}.\n")
+    print("| XLM-R-base shape | pieces | facts/s | peak GiB | against plain | against grouped |")
+    print("|---|---|---|---|---|---|")
+    plain, grouped = (row["facts_per_second"] for row in found[:2])
+    for row in found:
+        rate = row["facts_per_second"]
+        print(
+            f"| {row['peer']} | {row['pieces']:,} | {rate:.2f} | {row['peak_gib']:.1f} "
+            f"| {rate / plain:.2f} | {rate / grouped:.2f} |"
+        )
+
+
+# --- the compact preset ---------------------------------------------------------------------------
+
+
+def matmul_rate(size: int = 2048) -> float:
+    """Floating-point operations a second of a large product, the best of some."""
+    a = torch.randn(size, size)
+    best = float("inf")
+    for _ in range(8):
+        started = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * float(size) ** 3 / best
+
+
+def operations(model: PrixLM, batch: Batch) -> float:
+    """Multiplications and additions that `loss` and its gradient make in matrix products.
+
+    Real tokens only; the last layer's queries and feed-forward part at the predicted positions
+    only. What attention skips by its mask is counted as done, what padding costs is not.
+    """
+    config = model.backbone.config
+    width, layers = config.hidden_size, config.num_hidden_layers
+    inner = config.intermediate_size
+    tokens, targets = float(batch.length.sum()), float(len(batch.target))
+    seen = batch.length.astype(float)
+    per_token = 4 * width**2 + 2 * width * inner
+    products = (layers - 1) * (tokens * per_token + 2 * width * float((seen**2).sum()))
+    products += tokens * 2 * width**2 + targets * (per_token - 2 * width**2)
+    products += 2 * width * float(seen[batch.row].sum())
+    products += targets * (width**2 + width * config.vocab_size)
+    return 6 * products
+
+
+def train_some(
+    task: PretrainTask, model: PrixLM, config: PretrainConfig, num_steps: int
+) -> tuple[float, float]:
+    """Facts and matrix operations a second over some updates, after two that are not counted."""
+    optimizer = make_optimizer(model, config.training)
+    model.train()
+    started, facts, done = 0.0, 0, 0.0
+    for turn, step in enumerate(task.steps(0, 0, 1)):
+        if turn == 2:
+            started, facts, done = time.perf_counter(), 0, 0.0
+        if turn == num_steps + 2:
+            break
+        for part in step.batches:
+            batch = task.batches.encode(part)
+            torch.autograd.backward(model.loss(batch) / step.normaliser)
+            done += operations(model, batch)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        facts += step.num_facts
+    seconds = time.perf_counter() - started
+    return facts / seconds, done / seconds
+
+
+def measure_share(kb: KB, num_steps: int) -> float:
+    config = PretrainConfig.preset("compact")
+    model = make_model(kb, config)
+    task = PretrainTask(kb, model, config)
+    print("\n| compact preset | facts/s | Gflop/s in products | machine's Gflop/s | share |")
+    print("|---|---|---|---|---|")
+    rates = []
+    for _ in range(3):
+        before = matmul_rate()
+        facts, flops = train_some(task, model, config, num_steps)
+        peak = (before + matmul_rate()) / 2
+        rates.append(facts)
+        print(f"| | {facts:,.0f} | {flops / 1e9:.0f} | {peak / 1e9:.0f} | {flops / peak:.0%} |")
+    return float(np.median(rates))
+
+
+# --- the data path --------------------------------------------------------------------------------
+
+
+def generate_kb(folder: Path, num_facts: int, seed: int = 0) -> KB:
+    """A KB in four languages: three quarters triples, one quarter directed links."""
+    generator = np.random.default_rng(seed)
+    codes = ("en", "fi", "el", "ja")
+    num_triples = num_facts * 3 // 4 // len(codes)
+    num_entities = max(50, num_facts // 4 // 12)  # each has three links, in four languages
+    words = np.array(["Kala", "Mäki", "Ταύρος", "東京", "Saint", "Río", "of the", "ville", "城"])
+    names = {}
+    for lang in codes:
+        picks = words[generator.integers(0, len(words), (num_entities, 2))]
+        numbers = np.arange(num_entities).astype(str)
+        joined = np.char.add(np.char.add(picks[:, 0], " "), np.char.add(picks[:, 1], " "))
+        names[lang] = np.char.add(np.char.add(joined, f"{lang} "), numbers)
+    with pq.ParquetWriter(folder / "facts.parquet", schema=_FACTS) as writer:
+        for lang in codes:
+            for start in range(0, num_triples, 1 << 19):
+                size = min(1 << 19, num_triples - start)
+                s, o = generator.integers(0, num_entities, (2, size))
+                r = generator.integers(0, 300, size)
+                columns = [names[lang][s], np.char.add("relation ", r.astype(str)), names[lang][o]]
+                arrays = [pa.array([lang] * size), *(pa.array(column) for column in columns)]
+                writer.write_table(pa.table(arrays, schema=_FACTS))
+    links = {
+        "lang_a": ["en"] * (3 * num_entities),
+        "name_a": np.tile(names["en"], 3),
+        "lang_b": np.repeat(codes[1:], num_entities),
+        "name_b": np.concatenate([names[lang] for lang in codes[1:]]),
+    }
+    pq.write_table(pa.table(links), folder / "links.parquet")
+    return import_kb([folder / "facts.parquet", folder / "links.parquet"], folder / "kb")
+
+
+_FACTS = pa.schema([(name, pa.string()) for name in ("lang", "subject", "relation", "object")])
+
+
+def stream(kb_folder: Path, model_folder: Path, most: int) -> dict[str, Any]:
+    """One epoch of batches, encoded and thrown away; in a process of its own, for its memory."""
+    started = time.perf_counter()
+    kb, model = KB(kb_folder), PrixLM.load(model_folder)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    config = PretrainConfig.preset("compact")
+    supply = dataclasses.replace(SupplyConfig(), max_tokens=30)
+    task = PretrainTask(kb, model, dataclasses.replace(config, supply=supply, batch=1024))
+    ready = time.perf_counter()
+    facts = 0
+    for step in task.steps(0, 0, 1):
+        for part in step.batches:
+            facts += len(task.batches.encode(part).ids)
+        if facts >= most:
+            break
+    seconds = time.perf_counter() - ready
+    return {
+        "facts": len(task.supply),
+        "prepare_s": ready - started,
+        "facts_per_second": facts / seconds,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "before_gib": before / 2**20,
+    }
+
+
+def measure_data(work: Path, millions: float, consumed: float) -> None:
+    (work / "stream").mkdir()
+    kb = generate_kb(work / "stream", round(millions * 1e6))
+    make_model(kb, PretrainConfig.preset("compact")).save(work / "stream" / "model")
+    command = [sys.executable, __file__, "--stream", str(work / "stream")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    row = json.loads(done.stdout.splitlines()[-1])
+    print(
+        f"\nData path alone: {row['facts']:,} facts an epoch, ready after {row['prepare_s']:.0f} s "
+        f"(tokenised by then), {row['facts_per_second']:,.0f} facts/s encoded, peak "
+        f"{row['peak_gib']:.2f} GiB ({row['before_gib']:.2f} of them torch and model)."
+    )
+    if consumed:
+        times = row["facts_per_second"] / consumed
+        print(f"The compact model takes {consumed:,.0f} facts/s: {times:.0f} times.")
+
+
+# --- growth ---------------------------------------------------------------------------------------
+
+
+def measure_growth(work: Path, num_steps: int) -> None:
+    config = PretrainConfig.preset("compact")
+    print("\n| facts | prepare s | facts/s | steps of an epoch | peak GiB so far |")
+    print("|---|---|---|---|---|")
+    for times in (1, 10, 100):
+        folder = work / f"grow-{times}"
+        folder.mkdir()
+        kb = generate_kb(folder, 20_000 * times)
+        started = time.perf_counter()
+        model = make_model(kb, config)
+        task = PretrainTask(kb, model, config)
+        ready = time.perf_counter() - started
+        rate, _ = train_some(task, model, config, num_steps)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        facts, steps = len(task.supply), task.steps_an_epoch
+        print(f"| {facts:,} | {ready:.1f} | {rate:,.0f} | {steps:,} | {peak:.2f} |")
+    print("\n| width | parameters | facts/s | Gflop/s in products | share of the machine's rate |")
+    print("|---|---|---|---|---|")
+    for width in (128, 256, 512):
+        compact = dataclasses.replace(config.compact, width=width)
+        wide = dataclasses.replace(config, compact=compact)
+        model = make_model(kb, wide)
+        task = PretrainTask(kb, model, wide)
+        before = matmul_rate()
+        rate, flops = train_some(task, model, wide, num_steps)
+        share = flops / ((before + matmul_rate()) / 2)
+        size = sum(p.numel() for p in model.parameters()) / 1e6
+        print(f"| {width} | {size:.1f} M | {rate:,.0f} | {flops / 1e9:.0f} | {share:.0%} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help="peers, share, data, growth; all if none")
+    parser.add_argument("--facts", type=int, default=256, help="facts of one update")
+    parser.add_argument("--rows", type=int, default=32, help="rows of the Trainer's batches")
+    parser.add_argument("--budget", type=int, default=4096, help="padded tokens of our passes")
+    parser.add_argument("--updates", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=40, help="of the compact model")
+    parser.add_argument("--millions", type=float, default=20, help="facts that are streamed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    parser.add_argument("--kb", help=argparse.SUPPRESS)
+    parser.add_argument("--base", help=argparse.SUPPRESS)
+    parser.add_argument("--stream", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.peer:
+        print(json.dumps(run_peer(args)))
+        return
+    if args.stream:
+        print(json.dumps(stream(args.stream / "kb", args.stream / "model", 10**9)))
+        return
+    parts = args.parts or ["peers", "share", "data", "growth"]
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        consumed = 0.0
+        if {"peers", "share"} & set(parts):
+            kb = import_kb([DATA / "dbp5l"], work / "dbp5l")
+        if "peers" in parts:
+            compare_peers(kb.folder, work, args)
+        if "share" in parts:
+            consumed = measure_share(kb, args.steps)
+        if "data" in parts:
+            measure_data(work, args.millions, consumed)
+        if "growth" in parts:
+            measure_growth(work, args.steps)
+
+
+if __name__ == "__main__":
+    main()
