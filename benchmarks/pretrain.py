@@ -251,7 +251,7 @@ def operations(model: PrixLM, batch: Batch) -> float:
     products += tokens * 2 * width**2 + targets * (per_token - 2 * width**2)
     products += 2 * width * float(seen[batch.row].sum())
     products += targets * (width**2 + width * config.vocab_size)
-    return 6 * products
+    return 6.0 * float(products)
 
 
 def train_some(
