@@ -24,12 +24,13 @@ LAYERS = [
     ["kb.folders", "kb.merge"],
     ["kb.importer", "kb.splits"],
     ["tokens", "report", "card", "configs"],
-    ["encoding", "packed", "trim", "checkpoints"],
+    ["encoding", "packed", "dropout", "trim", "checkpoints"],
     ["model", "supply"],
     ["compact", "training"],
     ["pretrain"],
-    ["estimate"],
+    ["estimate", "demo"],
     ["cli"],
+    ["__main__"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [

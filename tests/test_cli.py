@@ -1,13 +1,20 @@
 """The commands as a user meets them: exit codes, one line for an error, JSON for machines."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from prixlm.cli import app
+from prixlm.compact import CompactConfig
+from prixlm.pretrain import PretrainConfig
 from prixlm.report import shown
+from prixlm.supply import SupplyConfig
+from prixlm.training import TrainingConfig
 
 
 def run(*args: object, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -72,11 +79,27 @@ def test_a_dry_run_prints_what_would_be_read(toy_files: list[Path]) -> None:
     assert json.loads(run("import", *toy_files, "--dry-run", "--json").stdout)["rows"] == 21
 
 
-def test_the_demo_ends_with_the_table_of_languages(tmp_path: Path) -> None:
-    result = run("demo", "--to", tmp_path / "demo")
-    assert result.returncode == 0
-    for word in ("te  Telugu", "lo  Lao", "17 languages", "ja"):
-        assert word in result.stdout
+def test_the_demo_shows_languages_and_the_loss_falling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Smaller than the real one, which takes minutes."""
+    small = PretrainConfig(
+        base="compact",
+        epochs=1,
+        batch=1024,
+        supply=SupplyConfig(links="none"),
+        compact=CompactConfig(vocab=1000, width=32, layers=1),
+        training=TrainingConfig(lr=5e-3),
+    )
+    monkeypatch.setattr(PretrainConfig, "preset", lambda _name: small)
+    monkeypatch.setenv("COLUMNS", "120")
+    for _ in range(2):  # a demo that is there is made anew
+        result = CliRunner().invoke(app, ["demo", "--to", str(tmp_path / "demo")])
+        assert result.exit_code == 0, result.output
+    for word in ("te  Telugu", "lo  Lao", "17 languages", "ja", "triples too long"):
+        assert word in result.output
+    first, last = re.findall(r"Training loss (\S+) → (\S+) nats", result.output)[0]
+    assert float(last) < 0.8 * float(first)
 
 
 def test_the_version_and_the_help_are_printed() -> None:

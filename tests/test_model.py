@@ -10,6 +10,7 @@ from transformers import AutoModel, AutoTokenizer, XLMRobertaForMaskedLM
 
 from prixlm import KB, PrixError
 from prixlm import model as module
+from prixlm.dropout import Dropout
 from prixlm.encoding import Batch, BatchEncoder, Facts
 from prixlm.model import PrixLM, attention_mask
 from prixlm.tokens import build_tokens
@@ -65,6 +66,62 @@ def test_object_tokens_cannot_influence_earlier_scores(
             assert torch.equal(before[row, : place[row]], after[row, : place[row]])
             changed += not torch.equal(before[row, place[row]], after[row, place[row]])
     assert changed > 0
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_object_tokens_cannot_influence_earlier_scores_in_training(
+    model: PrixLM, toy: KB, padded: bool
+) -> None:
+    """The same, for the pass over real tokens that training makes."""
+    facts = some_facts(toy, 24)
+    encoder = batches_of(model, toy)
+    if not padded:
+        lengths = encoder.num_inputs(facts)
+        facts = facts.select(lengths == np.bincount(lengths).argmax())
+    batch = encoder.encode(facts)
+    with torch.no_grad():
+        before = model.log_probabilities(model.target_states(batch))
+        changed = 0
+        for step in range(int((batch.length - batch.prefix).max())):
+            ids = batch.ids.copy()
+            place = batch.prefix + step
+            rows = np.flatnonzero(place < batch.length)
+            ids[rows, place[rows]] = (ids[rows, place[rows]] + 7) % 50
+            after = model.log_probabilities(model.target_states(batch._replace(ids=ids)))
+            earlier = torch.from_numpy(batch.column < place[batch.row])
+            assert torch.equal(before[earlier], after[earlier])
+            changed += not torch.equal(before[~earlier], after[~earlier])
+    assert changed > 0
+
+
+def test_training_computes_the_states_of_the_padded_pass(model: PrixLM, toy: KB) -> None:
+    for number in (1, 7, 30):
+        batch = batches_of(model, toy).encode(some_facts(toy, number))
+        with torch.no_grad():
+            ours = model.target_states(batch)
+            theirs = model.hidden(*tensors(batch))[batch.row, batch.column]
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_drops_its_share_and_follows_the_seed() -> None:
+    layer = Dropout(0.1).train()
+    values = torch.ones(1000, 1000, requires_grad=True)
+    torch.manual_seed(3)
+    first = layer(values)
+    torch.manual_seed(3)
+    again, other = layer(values), layer(values)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert (first == 0).float().mean().item() == pytest.approx(0.1, abs=2e-3)
+    assert first.mean().item() == pytest.approx(1.0, abs=2e-3)
+    assert first.unique().tolist() == pytest.approx([0.0, 1 / 0.9], rel=1e-4)
+    first.sum().backward()
+    assert values.grad is not None and torch.equal(values.grad, first.detach())
+    assert torch.equal(layer.eval()(values), values)
+
+
+def test_a_backbone_gets_our_dropout_and_keeps_its_rates(model: PrixLM) -> None:
+    found = [m for m in model.backbone.modules() if isinstance(m, torch.nn.Dropout)]
+    assert len(found) >= 7 and all(type(m) is Dropout and m.p == 0.1 for m in found)
 
 
 def test_the_mask_is_the_one_worked_by_hand() -> None:

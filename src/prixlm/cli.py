@@ -294,19 +294,25 @@ def demo(
     ),
     as_json: Json = False,
 ) -> None:
-    """Run the main job on the embedded world KB: for now, import it and show what is in it.
+    """Run the main job on the embedded world KB: for now, import, split and pretrain.
 
     Example: [b]prixlm demo --to demo[/b]
     """
-    from prixlm.kb.importer import import_kb
-    from prixlm.report import print_facts
+    from prixlm.demo import run_demo
+    from prixlm.report import print_account, print_facts, print_kb, print_run, read_metrics
 
-    to.mkdir(parents=True, exist_ok=True)
     with _progress() as progress:
-        kb = import_kb([], to / "kb", format="world", overwrite=True, progress=progress)
-    _print_stats(kb.folder, as_json, account=True)
-    if not as_json:
-        print_facts(_console(), kb, ["et", "te", "lo", "th", "ja", "ru"])
+        kb, model = run_demo(to, progress)
+    trained = model.settings.trained
+    if as_json:
+        metrics = read_metrics(to / "model")
+        _print_json({"kb": str(kb.folder), "trained": trained, "metrics": metrics})
+        return
+    console = _console()
+    print_kb(console, kb)
+    print_account(console, kb)
+    print_facts(console, kb, ["et", "te", "lo", "th", "ja", "ru"])
+    print_run(console, to / "model", trained)
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from prixlm.card import model_card
+from prixlm.dropout import replace_dropout
 from prixlm.encoding import MBERT, XLMR, BaseTokens, Batch, FactEncoder, add_tokens
 from prixlm.errors import PrixError
 from prixlm.kb.disk import write_atomically
@@ -68,6 +69,7 @@ class PrixLM(nn.Module):
         self, backbone: Any, tokenizer: PreTrainedTokenizerFast, settings: Settings
     ) -> None:
         super().__init__()
+        replace_dropout(backbone)
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.settings = settings
