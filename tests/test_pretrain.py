@@ -341,6 +341,38 @@ def test_bf16_is_refused_where_it_does_not_work(monkeypatch: pytest.MonkeyPatch)
     assert choose_precision("bf16") == "bf16"
 
 
+MIXED = """
+import dataclasses, sys
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+from test_training import TINY
+from prixlm import KB
+from prixlm.pretrain import pretrain
+training = dataclasses.replace(TINY.training, precision="bf16")
+pretrain(KB({kb!r}), {run!r}, dataclasses.replace(TINY, base={base!r}, training=training))
+"""
+
+
+def test_bf16_learns_as_float32_does(toy: KB, tmp_path: Path) -> None:
+    make_compact(toy, dataclasses.replace(TINY.compact, dropout=0.0)).save(tmp_path / "base")
+    base = str(tmp_path / "base")
+    run = tmp_path / "bf16"
+    code = MIXED.format(tests=str(TESTS), kb=str(toy.folder), run=str(run), base=base)
+    # Some virtual machines claim AMX and die of it: here the processor's plainer units are used.
+    env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    pretrain(toy, tmp_path / "float32", dataclasses.replace(TINY, base=base))
+    mixed, plain = losses(run), losses(tmp_path / "float32")
+    assert mixed != plain
+    assert mixed[1] == pytest.approx(plain[1], rel=0.01)
+    assert mixed[max(mixed)] == pytest.approx(plain[max(plain)], rel=0.1)
+    assert PrixLM.load(run).backbone.dtype == torch.float32
+
+
 def test_metrics_are_drawn(tmp_path: Path) -> None:
     assert plot_metrics(tmp_path) is None
     lines = [{"step": n, "loss": 5 / (n + 1), "facts_per_second": 1.0} for n in range(30)]

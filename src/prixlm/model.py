@@ -227,31 +227,47 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-        needed = any(ctx.needs_input_grad)
-        total = states.new_zeros(())
-        d_states = torch.empty_like(states) if needed else None
-        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        chunk = min(CHUNK, CACHED_CHUNK) if len(weight) < 50_000 else CHUNK
-        for start in range(0, len(states), chunk):
-            rows = slice(start, start + chunk)
-            logits = torch.addmm(bias, states[rows], weight.T)
-            norm = torch.logsumexp(logits, dim=-1, keepdim=True)
-            picked = logits.gather(1, target[rows, None])
-            total += (norm - picked).sum()
-            if d_states is not None:
-                d_logits = logits.sub_(norm).exp_()  # softmax, in place
-                d_logits.scatter_add_(1, target[rows, None], -torch.ones_like(picked))
-                torch.mm(d_logits, weight, out=d_states[rows])
-                d_weight.addmm_(d_logits.T, states[rows])
-                d_bias += d_logits.sum(0)
-        if d_states is not None:
-            ctx.save_for_backward(d_states, d_weight, d_bias)
-        return total
+        device = states.device.type
+        mixed = torch.is_autocast_enabled(device)
+        kind = torch.get_autocast_dtype(device) if mixed else states.dtype
+        with torch.autocast(device, enabled=False):  # products in `kind`, sums in float32
+            return _sum_cross_entropy(ctx, states, weight, bias, target, kind)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        d_states, d_weight, d_bias = ctx.saved_tensors
-        return d_states * grads[0], d_weight * grads[0], d_bias * grads[0], None
+        scaled = [gradient.mul_(grads[0]) for gradient in ctx.gradients]  # ours alone: in place
+        del ctx.gradients
+        return (*scaled, None)
+
+
+def _sum_cross_entropy(
+    ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, kind: torch.dtype
+) -> Tensor:
+    needed = any(ctx.needs_input_grad)
+    if needed:
+        d_states = torch.empty_like(states)
+        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        ctx.gradients = (d_states, d_weight, d_bias)
+    total = states.new_zeros((), dtype=torch.float32)
+    states, weight, bias = states.to(kind), weight.to(kind), bias.to(kind)
+    chunk = min(CHUNK, CACHED_CHUNK) if len(weight) < 50_000 else CHUNK
+    for start in range(0, len(states), chunk):
+        rows = slice(start, start + chunk)
+        logits = torch.addmm(bias, states[rows], weight.T).float()
+        norm = torch.logsumexp(logits, dim=-1, keepdim=True)
+        picked = logits.gather(1, target[rows, None])
+        total += (norm - picked).sum()
+        if needed:
+            d_logits = logits.sub_(norm).exp_()  # softmax, in place
+            d_logits.scatter_add_(1, target[rows, None], -torch.ones_like(picked))
+            d_bias += d_logits.sum(0)
+            d_logits = d_logits.to(kind)
+            d_states[rows] = d_logits @ weight
+            if kind == d_weight.dtype:
+                d_weight.addmm_(d_logits.T, states[rows])
+            else:
+                d_weight += d_logits.T @ states[rows]
+    return total
 
 
 def _read_settings(folder: Path) -> Settings:
