@@ -70,16 +70,16 @@ class PretrainConfig:
         sizes = {
             "compact": cls(
                 base="compact",
-                epochs=6,
+                epochs=9,
                 batch=256,
-                token_budget=8192,
+                token_budget=4096,
                 training=TrainingConfig(lr=2e-3),
             ),
             "demo": cls(
                 base="compact",
                 epochs=2,
                 batch=256,
-                token_budget=8192,
+                token_budget=4096,
                 supply=SupplyConfig(max_links=2),
                 compact=CompactConfig(vocab=4000, width=128, layers=2),
                 training=TrainingConfig(lr=3e-3, validate_every=100, save_every=200),
