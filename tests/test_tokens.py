@@ -1,6 +1,7 @@
 """Token caches: every name once, taken by arrays, built again only when stale."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,19 @@ def test_a_name_that_spells_a_special_token_is_text(tokenizers: dict[str, Tokeni
         assert tokenizer.token_to_id(special) not in ids and len(ids) > 2
         assert plain == tokenizer.encode("Finland", add_special_tokens=False).ids
         assert not tokenizer.encode_special_tokens
+
+
+def test_old_caches_of_other_tokenizers_are_dropped(
+    toy: KB, tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_CACHES", 2)
+    variants = [Tokenizer.from_str(tokenizers["xlmr"].to_str()) for _ in range(3)]
+    for number, tokenizer in enumerate(variants):
+        tokenizer.add_tokens([f"new{number}"])
+    folders = [toy.folder / "tokens" / tokenizer_hash(t)[:16] for t in variants]
+    for tokenizer, folder, when in zip(variants[:2], folders, (1000, 2000), strict=False):
+        build_tokens(toy, tokenizer)
+        os.utime(folder / "stamp.json", (when, when))
+    build_tokens(toy, variants[0])  # the older one is used again
+    build_tokens(toy, variants[2])
+    assert [folder.exists() for folder in folders] == [True, False, True]

@@ -320,7 +320,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # names in any script, on any terminal
-    signal.signal(signal.SIGINT, _interrupt)
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, _interrupt)
     try:
         app()
     except PrixError as error:
@@ -339,7 +340,7 @@ def main() -> None:
 
 
 def _interrupt(number: int, _frame: object) -> None:
-    """Ctrl-C as an exception of ours: Typer ends without a word on KeyboardInterrupt."""
+    """Ctrl-C and SIGTERM as an exception of ours: Typer ends without a word on its own."""
     raise Stopped("interrupted", number)
 
 

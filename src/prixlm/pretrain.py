@@ -10,6 +10,7 @@ resolved config (`run.toml`) and, at the end, the model itself.
 import dataclasses
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from prixlm.tokens import build_tokens, tokenizer_hash
 from prixlm.training import Progress, Step, TrainingConfig, processes, train
 from prixlm.trim import pieces_to_keep
 
+_START = "start"
 _NOT_IN_FINGERPRINT = ("checkpoints", "log_every", "save_every", "trackers")
 """Settings of the training that change nothing in what is learnt."""
 
@@ -123,6 +125,7 @@ def pretrain(
         if state.is_main_process:
             with saving(to / "model.safetensors"):
                 task.save(model, to)
+            shutil.rmtree(to / "checkpoints" / _START, ignore_errors=True)
         state.wait_for_everyone()
     return model
 
@@ -162,7 +165,7 @@ def _start(kb: KB, to: Path, config: PretrainConfig, progress: Progress | None) 
         return PrixLM.load(checkpoint_folder(to, checkpoint_steps(to)[-1]))
     if config.base != "compact":
         return make_model(kb, config, progress)
-    start = to / "checkpoints" / "start"
+    start = to / "checkpoints" / _START
     if processes().is_main_process:
         with saving(start):
             make_model(kb, config, progress).save(start)

@@ -13,6 +13,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from prixlm.kb.store import KB
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 VERSION = 1
+MOST_CACHES = 8
+"""Caches that a KB keeps, one for each tokenizer; the one not used for longest goes first."""
 _ROWS = 1 << 14
 _UNKNOWN = ("<unk>", "[UNK]")
 
@@ -97,6 +100,8 @@ def build_tokens(kb: KB, tokenizer: Tokenizer, progress: Progress | None = None)
     folder = kb.folder / "tokens" / key[:16]
     stamp = {"version": VERSION, "kb": kb.fingerprint(), "tokenizer": key}
     if _read_stamp(folder) == stamp:
+        with suppress(OSError):  # a KB may lie on a disk that cannot be written
+            (folder / "stamp.json").touch()
         return open_tokens(folder)
     folder.parent.mkdir(exist_ok=True)
     with disk_errors(folder), locked(folder.with_name(folder.name + ".partial")):
@@ -114,7 +119,15 @@ def build_tokens(kb: KB, tokenizer: Tokenizer, progress: Progress | None = None)
         write_atomically(work / "stamp.json", json.dumps(stamp))
         shutil.rmtree(folder, ignore_errors=True)
         work.rename(folder)
+    _drop_old(folder.parent)
     return open_tokens(folder)
+
+
+def _drop_old(folder: Path) -> None:
+    """Keep the caches that were used last: every compact run has a tokenizer of its own."""
+    stamps = sorted(folder.glob("*/stamp.json"), key=lambda path: path.stat().st_mtime)
+    for stamp in stamps[:-MOST_CACHES]:
+        shutil.rmtree(stamp.parent, ignore_errors=True)
 
 
 def open_tokens(folder: Path) -> TokenCache:

@@ -188,7 +188,7 @@ class _Loop:
     def run_all(self, stopping: list[int]) -> dict[str, Any]:
         self._resume()
         if self.config.trackers:
-            self.accelerator.init_trackers(self.run.name)
+            self.accelerator.init_trackers("prixlm")
         if self.step == 0:
             self._validate()
             self._save()
