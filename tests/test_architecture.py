@@ -24,7 +24,7 @@ LAYERS = [
     ["kb.folders", "kb.merge"],
     ["kb.importer", "kb.splits"],
     ["tokens", "report", "card", "configs"],
-    ["encoding", "packed", "dropout", "trim", "checkpoints"],
+    ["encoding", "packed", "dropout", "trim", "checkpoints", "trie"],
     ["model", "supply"],
     ["compact", "training"],
     ["pretrain"],
@@ -34,7 +34,7 @@ LAYERS = [
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
-    *("facts", "languages", "tokens", "encoding", "supply", "trim")
+    *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie")
 ]
 
 

@@ -1,0 +1,156 @@
+"""Trie: every candidate name of a language as flat arrays (Sec. 2.2).
+
+Nodes are numbered level by level, siblings side by side and sorted by token, so that the children
+of a node are one slice, and a subset of the nodes keeps the order. Node 0 is the root. A name is
+the path of its tokens; its entities are listed at the last node (names can collide).
+
+    trie = Trie.build(cache.entities, np.arange(5, 90))
+    trie.save(folder); trie = Trie.open(folder)          # mapped into memory
+    small = trie.restrict(np.array([7, 12]))             # no name is looked at again
+"""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prixlm.tokens import Ragged
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Trie:
+    """Candidate names. Shapes: N nodes, E entities."""
+
+    token: Array  # (N,) int32, the token of each node; -1 at the root
+    parent: Array  # (N,) int32; -1 at the root
+    first: Array  # (N + 1,) int32: the children of n are first[n] to first[n + 1]
+    offset: Array  # (N + 1,) int32: the entities at n are entity[offset[n]:offset[n + 1]]
+    entity: Array  # (E,) int32
+
+    @classmethod
+    def build(cls, names: Ragged, entities: Array) -> "Trie":
+        """The trie of these entities' names; names without a token cannot be written, or found."""
+        rows = np.asarray(entities, np.int64)
+        lengths = names.lengths(rows)
+        rows, lengths = rows[lengths > 0], lengths[lengths > 0]
+        starts = np.asarray(names.offsets[rows])
+        node = np.zeros(len(rows), np.int64)  # where each name is, at this depth
+        tokens, parents = [np.full(1, -1, np.int32)], [np.full(1, -1, np.int32)]
+        num_nodes, active = 1, np.arange(len(rows))
+        for depth in range(int(lengths.max(initial=0))):
+            active = active[lengths[active] > depth]
+            keys = (node[active] << 32) | names.ids[starts[active] + depth].astype(np.int64)
+            found, place = np.unique(keys, return_inverse=True)
+            tokens.append((found & 0xFFFFFFFF).astype(np.int32))
+            parents.append((found >> 32).astype(np.int32))
+            node[active] = num_nodes + place
+            num_nodes += len(found)
+        return _from_nodes(np.concatenate(tokens), np.concatenate(parents), node, rows)
+
+    def restrict(self, entities: Array) -> "Trie":
+        """The trie of a subset of its entities, by climbing from their nodes."""
+        chosen = np.isin(self.entity, entities)
+        ends = self.entity_node[chosen]
+        levels = [np.zeros(1, np.int64)]
+        level = np.unique(ends)
+        while len(level):
+            levels.append(level)
+            above = self.parent[level]
+            level = np.unique(above[above > 0])
+        kept = np.unique(np.concatenate(levels))
+        parent = np.searchsorted(kept, self.parent[kept]).astype(np.int32)
+        parent[0] = -1
+        node = np.searchsorted(kept, ends)
+        return _from_nodes(np.asarray(self.token[kept]), parent, node, self.entity[chosen])
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.token)
+
+    @cached_property
+    def entity_node(self) -> Array:
+        """The node at which each of `entity` stands: (E,)."""
+        counts = np.diff(self.offset)
+        return np.repeat(np.arange(self.num_nodes), counts)
+
+    @cached_property
+    def depth(self) -> Array:
+        """How many tokens lead to each node: (N,)."""
+        depth = np.zeros(self.num_nodes, np.int32)
+        start, end = 1, int(self.first[1]) if self.num_nodes > 1 else 1
+        level = 1
+        while start < end:
+            depth[start:end] = level
+            start, end = end, int(self.first[end])
+            level += 1
+        return depth
+
+    @cached_property
+    def run_end(self) -> Array:
+        """Where the only way on from each node ends: at a name or a fork. (N,)"""
+        only = (np.diff(self.first) == 1) & (np.diff(self.offset) == 0)
+        end = np.where(only, self.first[:-1], np.arange(self.num_nodes))
+        while True:  # doubles the stride: as many rounds as the longest run has bits
+            further = end[end]
+            if np.array_equal(further, end):
+                return np.asarray(end)
+            end = further
+
+    def entities_at(self, node: int) -> Array:
+        return np.asarray(self.entity[self.offset[node] : self.offset[node + 1]])
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root to a node."""
+        tokens: list[int] = []
+        while node > 0:
+            tokens.append(int(self.token[node]))
+            node = int(self.parent[node])
+        return tokens[::-1]
+
+    def nodes_of(self, entities: Array) -> Array:
+        """The node of each of these entities, -1 for one that is no candidate."""
+        order = np.argsort(self.entity, kind="stable")
+        place = np.searchsorted(self.entity, entities, sorter=order)
+        place = order[np.minimum(place, len(order) - 1)] if len(order) else np.zeros_like(place)
+        if not len(order):
+            return np.full(len(entities), -1)
+        return np.where(self.entity[place] == entities, self.entity_node[place], -1)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for field in fields(self):
+            np.save(folder / f"{field.name}.npy", getattr(self, field.name), allow_pickle=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> "Trie":
+        """A saved trie, mapped into memory."""
+        paths = (folder / f"{field.name}.npy" for field in fields(cls))
+        return cls(*(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths))
+
+
+def ragged_ranges(starts: Array, ends: Array) -> tuple[Array, Array]:
+    """All numbers of some ranges one after another, and the range that each is from."""
+    counts = ends - starts
+    owner = np.repeat(np.arange(len(starts)), counts)
+    shift = np.repeat(starts - np.cumsum(counts) + counts, counts)
+    return np.arange(len(owner)) + shift, owner
+
+
+def _from_nodes(token: Array, parent: Array, node: Array, entity: Array) -> Trie:
+    """A trie from its nodes in order, and the last node of each entity's name."""
+    number = len(token)
+    places = np.arange(number + 1)
+    first = np.searchsorted(parent[1:], places) + 1  # parents rise: children are side by side
+    order = np.lexsort((entity, node))
+    offset = np.searchsorted(node[order], places)
+    return Trie(
+        token.astype(np.int32),
+        parent.astype(np.int32),
+        first.astype(np.int32),
+        offset.astype(np.int32),
+        entity[order].astype(np.int32),
+    )
