@@ -151,7 +151,7 @@ class PrixLM(nn.Module):
             torch.from_numpy(np.ascontiguousarray(array)).to(device)
             for array in (
                 batch.ids.reshape(-1)[real],
-                real % size + self._first_position(),
+                real % size,
                 real,
                 batch.row * most + turn,
                 first[batch.row] + batch.column,
@@ -160,11 +160,7 @@ class PrixLM(nn.Module):
             )
         )
         mask = attention_mask(prefix, length, size, causal=self.settings.mask == "causal")
-        embedded = self.backbone.base_model.embeddings(
-            input_ids=ids[None],
-            position_ids=column[None],
-            token_type_ids=torch.zeros_like(ids[None]),
-        )[0]
+        embedded = self.embed(ids[None], column)[0]
         tokens, wanted = Layout(place, num_rows, size), Layout(asking, num_rows, most)
         encoder = self.backbone.base_model.encoder
         return packed_states(encoder, embedded, tokens, wanted, at, mask)
@@ -176,10 +172,23 @@ class PrixLM(nn.Module):
         arguments = (states, *self._decoder(), target)
         return cast(Tensor, _LinearCrossEntropy.apply(*arguments))  # type: ignore[no-untyped-call]
 
+    def embed(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Embedded tokens at places that count from 0: (B, L) and (L,) to (B, L, H)."""
+        states = self.backbone.base_model.embeddings(
+            input_ids=ids,
+            position_ids=(places + self._first_position()).expand(ids.shape[0], -1),
+            token_type_ids=torch.zeros_like(ids),
+        )
+        return cast(Tensor, states)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """The head, whole: (..., H) to (..., V)."""
+        weight, bias = self._decoder()
+        return nn.functional.linear(self._transform(states), weight, bias)
+
     def log_probabilities(self, states: Tensor) -> Tensor:
         """What follows each state: (..., H) to (..., V)."""
-        weight, bias = self._decoder()
-        return torch.log_softmax(self._transform(states) @ weight.T + bias, dim=-1)
+        return torch.log_softmax(self.logits(states), dim=-1)
 
     @property
     def max_length(self) -> int:

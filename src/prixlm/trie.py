@@ -90,6 +90,15 @@ class Trie:
         return depth
 
     @cached_property
+    def num_below(self) -> Array:
+        """How many entities stand at each node or below it: (N,)."""
+        counts = np.diff(self.offset).astype(np.int64)
+        for level in range(int(self.depth[-1]), 0, -1):
+            nodes = np.flatnonzero(self.depth == level)
+            np.add.at(counts, self.parent[nodes], counts[nodes])
+        return counts
+
+    @cached_property
     def run_end(self) -> Array:
         """Where the only way on from each node ends: at a name or a fork. (N,)"""
         only = (np.diff(self.first) == 1) & (np.diff(self.offset) == 0)

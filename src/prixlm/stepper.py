@@ -1,0 +1,212 @@
+"""Scores of object tokens, step by step, with the prefix encoded once (Sec. 2.2).
+
+A `Stepper` holds some queries. Each query's prefix goes through the model once, and its keys and
+values are shared by every beam. A token that is added becomes an entry: its keys and values are
+kept, and what comes after it names it as its parent. So a beam is the number of its last entry,
+nothing is copied when beams part, and a batch may hold tokens of any query at any depth, whole runs
+of tokens among them.
+
+    stepper = Stepper(model, prefixes, height)
+    scores = stepper.first(query, token)                        # log P of what may follow [O]
+    entries, scores = stepper.extend(new, asked)                # add tokens, ask what follows them
+
+Dimension letters: B queries, P longest prefix, M new tokens, A ancestors, H width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prixlm.model import PrixLM, attention_mask
+
+Array = np.ndarray[Any, Any]
+_CHUNK = 512
+"""Rows of logits that are held at once."""
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """Tokens to add: flat arrays of length M."""
+
+    query: Array
+    parent: Array  # the entry before it; -1 after the prefix; -2 - i: new token i of this call
+    depth: Array  # how many object tokens are before it
+    token: Array
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whose log-probability is wanted: flat arrays of (row of the new tokens, token)."""
+
+    row: Array
+    token: Array
+
+
+class Stepper:
+    """Some queries, their prefixes encoded, and the object tokens that were tried."""
+
+    @torch.no_grad()
+    def __init__(self, model: PrixLM, prefixes: list[list[int]], height: int) -> None:
+        self.model = model.eval()
+        config = model.backbone.config
+        self.layers = model.backbone.base_model.encoder.layer
+        self.num_heads, self.width = config.num_attention_heads, config.hidden_size
+        self.device = model.backbone.device
+        self.height = height
+        self.length = np.array([len(prefix) for prefix in prefixes])
+        self.num_entries = 0
+        self.num_rows = 0  # positions that went through the model, prefixes not counted
+        self._make_room(1024)
+        self.path = np.zeros((1024, max(1, height)), np.int64)
+        self._encode(prefixes)
+
+    def _encode(self, prefixes: list[list[int]]) -> None:
+        """The prefixes' keys and values, and the state at `[O]` of each."""
+        size = int(self.length.max())
+        ids = np.full((len(prefixes), size), self.model.backbone.config.pad_token_id, np.int64)
+        for row, prefix in enumerate(prefixes):
+            ids[row, : len(prefix)] = prefix
+        length = self._tensor(self.length)
+        causal = self.model.settings.mask == "causal"
+        mask = attention_mask(length, length, size, causal=causal)
+        states = self.model.embed(self._tensor(ids), torch.arange(size, device=self.device))
+        self.prefix_keys: list[Tensor] = []
+        self.prefix_values: list[Tensor] = []
+        for layer in self.layers:
+            own = layer.attention.self
+            q, k, v = (self._heads(part(states)) for part in (own.query, own.key, own.value))
+            self.prefix_keys.append(k)
+            self.prefix_values.append(v)
+            seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+            seen = seen.transpose(1, 2).reshape(states.shape)
+            states = layer.feed_forward_chunk(layer.attention.output(seen, states))
+        last = states[torch.arange(len(prefixes)), length - 1]
+        self.hidden_first = last
+        real = torch.arange(size, device=self.device) < length[:, None]
+        self.prefix_mask = torch.zeros(real.shape, device=self.device).masked_fill(
+            ~real, float("-inf")
+        )
+
+    @torch.no_grad()
+    def first(self, query: Array, token: Array) -> Array:
+        """log P of tokens right after the prefix of these queries."""
+        return self._scores(self.hidden_first, query, token)
+
+    @torch.no_grad()
+    def extend(self, new: NewTokens, asked: Asked) -> tuple[Array, Array]:
+        """Add tokens; their entries, and the log-probabilities that were asked for."""
+        number = len(new.token)
+        entries = self.num_entries + np.arange(number)
+        self._add_paths(new, entries)
+        self.num_entries += number
+        self.num_rows += number
+        self._make_room(self.num_entries)
+        states = self.model.embed(
+            self._tensor(new.token)[None], self._tensor(self.length[new.query] + new.depth)
+        )[0]
+        shape = _Rows(new.query, len(self.length))
+        most = int(new.depth.max()) + 1
+        ancestors = self._tensor(self.path[entries, :most])
+        hidden = self._tensor(np.arange(most) > new.depth[:, None])  # beyond a token's own place
+        places = self._tensor(entries)
+        place = self._tensor(shape.place)
+        for number_, layer in enumerate(self.layers):
+            own = layer.attention.self
+            self.keys[number_][places] = own.key(states)
+            self.values[number_][places] = own.value(states)
+            seen = self._attend(number_, own.query(states), ancestors, hidden, place, shape)
+            states = layer.feed_forward_chunk(layer.attention.output(seen, states))
+        return entries, self._scores(states, asked.row, asked.token)
+
+    def _attend(
+        self,
+        layer: int,
+        queries: Tensor,
+        ancestors: Tensor,
+        hidden: Tensor,
+        place: Tensor,
+        shape: "_Rows",
+    ) -> Tensor:
+        """Attention of new tokens to their prefix (shared) and to their own path: (M, H)."""
+        heads = self.num_heads
+        wide = queries.new_zeros(shape.num_queries * shape.most, self.width)
+        wide[place] = queries
+        wide = self._heads(wide.view(shape.num_queries, shape.most, self.width))  # (B, h, C, D)
+        scale = (self.width // heads) ** -0.5
+        prefix = wide @ self.prefix_keys[layer].transpose(2, 3) * scale
+        prefix += self.prefix_mask[:, None, None, :]
+        flat = prefix.transpose(1, 2).reshape(-1, heads, prefix.shape[-1])[place]  # (M, h, P)
+        keys = self.keys[layer][ancestors].view(*ancestors.shape, heads, -1)  # (M, A, h, D)
+        values = self.values[layer][ancestors].view(*ancestors.shape, heads, -1)
+        q = queries.view(-1, heads, self.width // heads)
+        path = torch.einsum("mhd,mahd->mha", q, keys) * scale
+        path = path.masked_fill(hidden[:, None, :], float("-inf"))
+        weights = torch.softmax(torch.cat([flat, path], dim=-1), dim=-1)
+        on_prefix, on_path = weights.split([flat.shape[-1], path.shape[-1]], dim=-1)  # type: ignore[no-untyped-call]
+        spread = weights.new_zeros(shape.num_queries * shape.most, heads, flat.shape[-1])
+        spread[place] = on_prefix
+        spread = spread.view(shape.num_queries, shape.most, heads, -1).transpose(1, 2)
+        seen = (spread @ self.prefix_values[layer]).transpose(1, 2).reshape(-1, self.width)[place]
+        return seen + torch.einsum("mha,mahd->mhd", on_path, values).reshape(-1, self.width)
+
+    def _add_paths(self, new: NewTokens, entries: Array) -> None:
+        """The entries that lead to each new one, itself last."""
+        while len(self.path) < self.num_entries + len(entries):
+            self.path = np.concatenate([self.path, np.zeros_like(self.path)])
+        inner = new.parent <= -2
+        parent = np.where(inner, self.num_entries - 2 - new.parent, new.parent)
+        for depth in np.unique(new.depth):  # a run's tokens come one level after another
+            rows = np.flatnonzero(new.depth == depth)
+            if depth > 0:
+                self.path[entries[rows], :depth] = self.path[parent[rows], :depth]
+            self.path[entries[rows], depth] = entries[rows]
+
+    def _scores(self, states: Tensor, row: Array, token: Array) -> Array:
+        """log P of (row, token) pairs, normalised over the whole vocabulary."""
+        found = np.empty(len(row), np.float32)
+        order = np.argsort(row, kind="stable")
+        bounds = np.searchsorted(row[order], np.arange(0, len(states) + _CHUNK, _CHUNK))
+        for part, start in enumerate(range(0, len(states), _CHUNK)):
+            pairs = order[bounds[part] : bounds[part + 1]]
+            if len(pairs):
+                logits = self.model.logits(states[start : start + _CHUNK])
+                norm = torch.logsumexp(logits, dim=-1)
+                rows, tokens = self._tensor(row[pairs] - start), self._tensor(token[pairs])
+                found[pairs] = (logits[rows, tokens] - norm[rows]).float().cpu().numpy()
+        return found
+
+    def _make_room(self, number: int) -> None:
+        """Room for keys and values of this many entries."""
+        if not hasattr(self, "keys"):
+            shape = (number, self.width)
+            kind = next(self.model.parameters()).dtype
+            options: dict[str, Any] = {"dtype": kind, "device": self.device}
+            self.keys = [torch.zeros(shape, **options) for _ in self.layers]
+            self.values = [torch.zeros(shape, **options) for _ in self.layers]
+        elif len(self.keys[0]) < number:
+            more = max(number, 2 * len(self.keys[0])) - len(self.keys[0])
+            for pool in (self.keys, self.values):
+                for place, old in enumerate(pool):
+                    pool[place] = torch.cat([old, old.new_zeros(more, self.width)])
+
+    def _heads(self, states: Tensor) -> Tensor:
+        """(B, L, H) to (B, heads, L, H / heads)."""
+        return states.view(*states.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+
+class _Rows:
+    """Flat tokens laid out by query: place of each in a (B, C) rectangle."""
+
+    def __init__(self, query: Array, num_queries: int) -> None:
+        counts = np.bincount(query, minlength=num_queries)
+        self.num_queries, self.most = num_queries, int(counts.max(initial=1))
+        order = np.argsort(query, kind="stable")
+        turn = np.empty(len(query), np.int64)
+        turn[order] = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.place = query * self.most + turn
