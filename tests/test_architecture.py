@@ -28,7 +28,8 @@ LAYERS = [
     ["model", "supply"],
     ["compact", "training", "stepper"],
     ["pretrain", "decode"],
-    ["estimate", "demo"],
+    ["estimate", "demo", "complete"],
+    ["queries"],
     ["cli"],
     ["__main__"],
 ]

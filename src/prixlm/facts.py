@@ -34,3 +34,23 @@ class Link:
 
     a: int
     b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question: the object of a subject and a relation, or a name in another language."""
+
+    lang: str  # of the subject
+    subject: str
+    relation: str | None = None  # its name or key; None for a link
+    to: str | None = None  # the language asked for, for a link
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An entity that may complete a query."""
+
+    entity: int
+    name: str
+    score: float  # the log-probability, or what the ranker states
+    rank: int  # from 1

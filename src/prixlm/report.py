@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from prixlm.facts import Answer
 from prixlm.kb.store import KB, SPLITS
 
 
@@ -110,6 +111,17 @@ def print_facts(console: Console, kb: KB, langs: list[str], number: int = 2) -> 
         ).fetchall()
         for subject, relation, object_ in rows:
             table.add_row(lang, shown(subject), shown(names[relation]), shown(object_))
+    console.print(table)
+
+
+def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> None:
+    """The answers to one query, best first."""
+    table = Table(title=shown(title), title_style="bold", title_justify="left")
+    table.add_column("", justify="right")
+    table.add_column("answer")
+    table.add_column("log-probability", justify="right")
+    for answer in answers:
+        table.add_row(str(answer.rank), shown(answer.name), f"{answer.score:.2f}")
     console.print(table)
 
 

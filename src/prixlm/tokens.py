@@ -66,6 +66,8 @@ class TokenCache:
     """By entity id."""
     relations: Ragged
     """By `language * num_relations + relation`, languages in the order of `KB.languages`."""
+    folder: Path
+    """Where they lie; what is made of them may lie there too, and goes when they do."""
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:
@@ -131,7 +133,8 @@ def _drop_old(folder: Path) -> None:
 
 
 def open_tokens(folder: Path) -> TokenCache:
-    return TokenCache(_open_ragged(folder / "entities"), _open_ragged(folder / "relations"))
+    names = _open_ragged(folder / "entities")
+    return TokenCache(names, _open_ragged(folder / "relations"), folder)
 
 
 def _read_stamp(folder: Path) -> Any:

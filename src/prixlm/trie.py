@@ -9,6 +9,8 @@ the path of its tokens; its entities are listed at the last node (names can coll
     small = trie.restrict(np.array([7, 12]))             # no name is looked at again
 """
 
+import shutil
+import tempfile
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from prixlm.tokens import Ragged
+from prixlm.kb.disk import disk_errors
+from prixlm.tokens import Ragged, TokenCache
 
 Array = np.ndarray[Any, Any]
 
@@ -139,6 +142,22 @@ class Trie:
         """A saved trie, mapped into memory."""
         paths = (folder / f"{field.name}.npy" for field in fields(cls))
         return cls(*(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths))
+
+
+def open_trie(cache: TokenCache, lang: str, entities: range) -> Trie:
+    """The trie of a language's entities: the one beside the token cache, or a new one."""
+    folder = cache.folder / f"trie-{lang}"
+    if folder.is_dir():
+        return Trie.open(folder)
+    trie = Trie.build(cache.entities, np.arange(entities.start, entities.stop))
+    with disk_errors(folder):
+        work = Path(tempfile.mkdtemp(prefix="trie-", dir=cache.folder))
+        trie.save(work)
+        try:
+            work.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(work)
+    return Trie.open(folder)
 
 
 def ragged_ranges(starts: Array, ends: Array) -> tuple[Array, Array]:

@@ -1,0 +1,314 @@
+"""Completion (Sec. 2.2): the missing object of a fact, or a name in another language.
+
+    completer = Completer("model", "kb")
+    completer.complete("Finland", "capital", lang="en")
+    completer.translate("London", lang="en", to="es")
+
+The subject may be a name that the KB has never seen: that is the point of the model. The candidates
+are the entities of the KB in the language that is asked for, or a subset.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from prixlm.decode import Found, beam_search, exact_search
+from prixlm.errors import PrixError
+from prixlm.facts import Answer, Query
+from prixlm.kb.store import KB
+from prixlm.model import PrixLM
+from prixlm.tokens import Progress, build_tokens, encode_names
+from prixlm.trie import open_trie
+
+Array = np.ndarray[Any, Any]
+BATCH = 16
+"""Queries that are searched for together."""
+
+
+_KNOWN = """
+    WITH named AS (
+        SELECT place, a.relation, target, e.id, e.concept
+        FROM asked a JOIN entities e ON e.lang = a.lang AND e.name = a.name
+        UNION
+        SELECT place, a.relation, target, e.id, e.concept
+        FROM asked a JOIN aliases n ON n.name = a.name
+        JOIN entities e ON e.id = n.entity AND e.lang = a.lang
+    )
+    SELECT place, t.object AS id
+    FROM named n JOIN triples t ON t.subject = n.id AND t.relation = n.relation
+    UNION
+    SELECT place, e.id
+    FROM named n JOIN entities e ON e.concept = n.concept AND e.lang = n.target
+    WHERE n.relation IS NULL
+    ORDER BY place, id
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """How to search."""
+
+    k: int = 10  # answers to a query
+    search: Literal["beam", "exact"] = "beam"
+    beam: int = 50  # unfinished names a step, the paper's K
+    new_only: bool = False  # leave out what the KB already has
+    max_nodes: int = 100_000  # of an exact search, for one query
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or self.beam < 1 or self.max_nodes < 1:
+            raise PrixError("-k, --beam and max_nodes have to be 1 or more.")
+        if self.search not in ("beam", "exact"):
+            raise PrixError(f"search {self.search}: expected beam or exact.")
+
+
+class Completer:
+    """A model, and the KB whose entities are its candidates."""
+
+    def __init__(
+        self, model: PrixLM | Path | str, kb: KB | Path | str, progress: Progress | None = None
+    ) -> None:
+        self.model = (model if isinstance(model, PrixLM) else PrixLM.load(model)).eval()
+        self.kb = kb if isinstance(kb, KB) else KB(kb)
+        shared = set(self.kb.languages) & set(self.model.settings.languages)
+        if not shared:
+            raise PrixError(
+                f"the model and {self.kb.folder} do not belong together: it was trained on "
+                f"{', '.join(self.model.settings.languages)}, and the KB has "
+                f"{', '.join(self.kb.languages)}."
+            )
+        self.cache = build_tokens(self.kb, self.model.encoder.tokenizer, progress)
+        self.relations = lru_cache(maxsize=64)(self._read_relations)
+        self.relation_names = lru_cache(maxsize=64)(self.kb.relation_names)
+        self.subsets: dict[str, Any] = {}
+
+    @property
+    def is_of_this_kb(self) -> bool:
+        """Whether the model was trained on this very KB (or another, such as a split of it)."""
+        return self.model.settings.trained.get("kb_fingerprint") == self.kb.fingerprint()
+
+    def identity(self) -> str:
+        """A hash of the model: its settings and some of its weights."""
+        weight = self.model.backbone.get_input_embeddings().weight.detach().cpu().numpy()
+        digest = hashlib.sha256(json.dumps(asdict(self.model.settings)).encode())
+        digest.update(np.ascontiguousarray(weight[:: max(1, len(weight) // 1000)]).tobytes())
+        return digest.hexdigest()
+
+    def complete(
+        self,
+        subject: str,
+        relation: str,
+        *,
+        lang: str,
+        config: SearchConfig | None = None,
+        candidates: Array | None = None,
+    ) -> list[Answer]:
+        """The objects that best complete a fact."""
+        query = Query(lang, subject, relation)
+        return self._one(query, config or SearchConfig(), candidates)
+
+    def translate(
+        self,
+        name: str,
+        *,
+        lang: str,
+        to: str,
+        config: SearchConfig | None = None,
+        candidates: Array | None = None,
+    ) -> list[Answer]:
+        """What a thing is called in another language."""
+        return self._one(Query(lang, name, None, to), config or SearchConfig(), candidates)
+
+    def _one(self, query: Query, config: SearchConfig, candidates: Array | None) -> list[Answer]:
+        [found] = self.answer([query], config, candidates)
+        if isinstance(found, PrixError):
+            raise found
+        return found
+
+    def answer(
+        self, queries: Sequence[Query], config: SearchConfig, candidates: Array | None = None
+    ) -> list[list[Answer] | PrixError]:
+        """Answers to many queries; one that cannot be asked gets its error instead."""
+        results: list[list[Answer] | PrixError] = [[] for _ in queries]
+        groups: dict[str, list[tuple[int, list[int]]]] = {}
+        for place, query in enumerate(queries):
+            try:
+                groups.setdefault(query.to or query.lang, []).append((place, self.encode(query)))
+            except PrixError as error:
+                results[place] = error
+        known: list[Array] = []
+        if config.new_only:
+            asked = [place for rows in groups.values() for place, _ in rows]
+            known = [np.zeros(0, np.int64)] * len(queries)
+            found_known = self._known([queries[place] for place in asked])
+            for place, objects in zip(asked, found_known, strict=True):
+                known[place] = objects
+        for lang, rows in groups.items():
+            try:
+                trie = self._trie(lang, candidates)
+            except PrixError as error:
+                for place, _ in rows:
+                    results[place] = error
+                continue
+            for start in range(0, len(rows), BATCH):
+                part = rows[start : start + BATCH]
+                hidden = [known[place] for place, _ in part] if known else None
+                found = self._search(trie, [prefix for _, prefix in part], config, hidden)
+                for (place, _), answers in zip(part, self._named(found), strict=True):
+                    results[place] = answers
+        return results
+
+    def encode(self, query: Query) -> list[int]:
+        """The prefix of a query; what cannot be asked is an error that says why."""
+        lang = self._check_language(query.lang)
+        if not encode_names(self.model.encoder.tokenizer, [query.subject])[0]:
+            raise PrixError(f"the name {query.subject!r} has no tokens: there is nothing to ask.")
+        if query.relation is None:
+            to = self._check_language(query.to or "")
+            if to == lang:
+                raise PrixError(f"from {lang} to {to}: name two languages.")
+            prefix = self.model.encoder.encode(query.subject, (lang, to), None)
+        else:
+            name = self.relation_names(lang)[self.relation_id(query.relation, lang)]
+            prefix = self.model.encoder.encode(query.subject, name, None)
+        if len(prefix) >= self.model.max_length:
+            raise PrixError(
+                f"the query has {len(prefix)} tokens, and the model {self.model.max_length} "
+                "positions: shorten the name."
+            )
+        return prefix
+
+    def _check_language(self, lang: str) -> str:
+        for place, known in (
+            (str(self.kb.folder), self.kb.languages),
+            ("the model", self.model.settings.languages),
+        ):
+            if lang not in known:
+                raise PrixError(f"{place} has no language {lang!r}; it has {', '.join(known)}.")
+        return lang
+
+    def relation_id(self, relation: str, lang: str) -> int:
+        """A relation by its name in a language, by its English name or by its key."""
+        names = self.relations(lang)
+        if relation in names:
+            return names[relation]
+        folded = {name.casefold(): number for name, number in names.items()}
+        if relation.casefold() in folded:
+            return folded[relation.casefold()]
+        near = similar(relation, list(names))
+        raise PrixError(
+            f"no relation {relation!r} in {self.kb.folder}."
+            + (f" Did you mean {', '.join(near)}?" if near else "")
+        )
+
+    def _read_relations(self, lang: str) -> dict[str, int]:
+        """Relation ids by name and key; a name that several share stands for the commonest."""
+        counts = dict(
+            self.kb.query(
+                "SELECT relation, count(*) FROM triples WHERE lang = $lang GROUP BY relation",
+                {"lang": lang},
+            ).fetchall()
+        )
+        rare_first = sorted(range(self.kb.num_relations), key=lambda r: (counts.get(r, 0), -r))
+        lists = [self.kb.relation_keys(), self.kb.relation_names(lang)]
+        if "en" in self.kb.languages:
+            lists.insert(1, self.kb.relation_names("en"))
+        return {names[number]: number for names in lists for number in rare_first}
+
+    def suggest(self, name: str, lang: str, number: int = 3) -> list[str]:
+        """Names of the KB that look like a name that it does not have."""
+        rows = self.kb.query(
+            "SELECT name FROM entities WHERE lang = $lang ORDER BY "
+            "jaro_winkler_similarity(name, $name) DESC, name LIMIT $number",
+            {"lang": lang, "name": name, "number": number},
+        ).fetchall()
+        return [row[0] for row in rows]
+
+    def _trie(self, lang: str, candidates: Array | None) -> Any:
+        trie = open_trie(self.cache, lang, self.kb.entity_range(lang))
+        if candidates is not None:
+            key = f"{lang}/{hash(candidates.tobytes())}"
+            if key not in self.subsets:
+                self.subsets[key] = trie.restrict(candidates)
+            trie = self.subsets[key]
+        if not len(trie.entity):
+            raise PrixError(f"there are no candidates in {lang}.")
+        return trie
+
+    def _search(
+        self, trie: Any, prefixes: list[list[int]], config: SearchConfig, known: Any
+    ) -> list[Found]:
+        if config.search == "beam":
+            return beam_search(
+                self.model, trie, prefixes, config.k, beam=config.beam, exclude=known
+            )
+        return exact_search(
+            self.model, trie, prefixes, config.k, max_nodes=config.max_nodes, exclude=known
+        )
+
+    def _known(self, queries: Sequence[Query]) -> list[Array]:
+        """What the KB already has for each query: objects of the relation, or linked names."""
+        relations = [
+            None if query.relation is None else self.relation_id(query.relation, query.lang)
+            for query in queries
+        ]
+        asked = pa.table(
+            {
+                "place": pa.array(range(len(queries)), pa.int64()),
+                "lang": pa.array([query.lang for query in queries], pa.string()),
+                "name": pa.array([query.subject for query in queries], pa.string()),
+                "relation": pa.array(relations, pa.int64()),
+                "target": pa.array([query.to or query.lang for query in queries], pa.string()),
+            }
+        )
+        rows = self.kb.join_table(asked, _KNOWN)
+        place, ids = rows["place"].to_numpy(), rows["id"].to_numpy()
+        starts = np.searchsorted(place, np.arange(len(queries) + 1))
+        return [ids[a:b].astype(np.int64) for a, b in pairwise(starts)]
+
+    def _named(self, found: Sequence[Found]) -> list[list[Answer]]:
+        """Answers with the names of their entities, looked up once."""
+        ids = np.concatenate([one.entity for one in found]) if found else np.zeros(0, np.int64)
+        names = iter(self.kb.names(ids.tolist()))
+        return [
+            [
+                Answer(int(entity), next(names), float(score), rank)
+                for rank, (entity, score) in enumerate(
+                    zip(one.entity, one.score, strict=True), start=1
+                )
+            ]
+            for one in found
+        ]
+
+
+def read_candidates(kb: KB, path: Path, lang: str) -> Array:
+    """The entities of a file of names or keys, one a line, in a language."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrixError(f"--candidates {path} cannot be read: {error}.") from None
+    wanted = pa.table({"name": pa.array([line.strip() for line in lines if line.strip()])})
+    if not wanted.num_rows:
+        raise PrixError(f"--candidates {path} is empty: expected a name or a key a line.")
+    rows = kb.join_table(
+        wanted.append_column("lang", pa.array([lang] * wanted.num_rows)),
+        "SELECT DISTINCT e.id FROM asked a JOIN entities e ON e.lang = a.lang AND "
+        "(e.name = a.name OR e.key = a.name) ORDER BY e.id",
+    )
+    if not rows.num_rows:
+        raise PrixError(f"none of the names in {path} is an entity of {kb.folder} in {lang}.")
+    return np.asarray(rows["id"].to_numpy(), np.int64)
+
+
+def similar(word: str, words: list[str], number: int = 3) -> list[str]:
+    """The words that look most like a word."""
+    import difflib
+
+    return difflib.get_close_matches(word, words, number, cutoff=0.5)

@@ -1,0 +1,235 @@
+"""Files of queries in, files of answers out: streamed, and gone on with after a kill.
+
+    answer_file(completer, "queries.tsv", "answers.parquet", SearchConfig())
+
+In: TSV, CSV or Parquet with the columns lang, subject, relation, or lang, name, to (`-` is standard
+input, as TSV). Out: Parquet, TSV or JSONL, by the name of the file: one row for each answer, with
+the number of its query, and one row with an `error` for each query that cannot be asked. Finished
+parts lie in OUT.partial until all are there; the same command takes them up again.
+"""
+
+import hashlib
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+
+from prixlm.complete import Completer, SearchConfig
+from prixlm.errors import PrixError
+from prixlm.facts import Query
+from prixlm.kb.disk import disk_errors, locked, write_atomically
+from prixlm.tokens import Progress
+
+_PART = 256
+"""Queries of one part: what a kill can lose."""
+SCHEMA = pa.schema(
+    [
+        ("query", pa.int64()),  # the row of the file, from 0
+        ("lang", pa.string()),
+        ("subject", pa.string()),
+        ("relation", pa.string()),  # null where a name is asked for
+        ("to", pa.string()),
+        ("rank", pa.int32()),
+        ("object", pa.string()),
+        ("entity", pa.int64()),  # the object's id in the KB
+        ("score", pa.float64()),
+        ("error", pa.string()),
+    ]
+)
+FORMATS = (".parquet", ".tsv", ".csv", ".jsonl")
+
+
+def answer_file(
+    completer: Completer,
+    source: Path | str,
+    out: Path,
+    config: SearchConfig,
+    *,
+    candidates: Any = None,
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """Answer every query of a file; how many there were, and how many could not be asked."""
+    if out.suffix not in FORMATS:
+        raise PrixError(f"--out {out}: expected a name that ends in {', '.join(FORMATS)}.")
+    if out.exists():
+        raise PrixError(f"{out} is already there: move it, or name another file.")
+    work = out.with_name(out.name + ".partial")
+    with disk_errors(out), locked(work):
+        path = _spool(work) if str(source) == "-" else Path(source)
+        total = sum(batch.num_rows for batch in _read(path))
+        _check_stamp(work, path, completer, config, candidates)
+        counts = {"queries": 0, "errors": 0}
+        parts = []
+        for number, queries in enumerate(_queries(path)):
+            part = work / f"part-{number:07d}.parquet"
+            parts.append(part)
+            if not part.exists():
+                first = number * _PART
+                table = _answers(completer, queries, first, config, candidates)
+                temporary = part.with_suffix(".tmp")
+                pq.write_table(table, temporary)
+                temporary.rename(part)
+            counts["queries"] += len(queries)
+            if progress is not None:
+                progress("answer", counts["queries"], total)
+        counts["errors"] = _join(parts, out)
+        shutil.rmtree(work)
+    return counts
+
+
+def _answers(
+    completer: Completer,
+    queries: list[Query | PrixError],
+    first: int,
+    config: SearchConfig,
+    candidates: Any,
+) -> pa.Table:
+    asked = [query for query in queries if isinstance(query, Query)]
+    found = iter(completer.answer(asked, config, candidates))
+    rows: list[dict[str, Any]] = []
+    for number, query in enumerate(queries, start=first):
+        if isinstance(query, PrixError):
+            rows.append({"query": number, "error": str(query)})
+            continue
+        fixed = {"query": number, **asdict(query)}
+        answers = next(found)
+        if isinstance(answers, PrixError):
+            rows.append(fixed | {"error": str(answers)})
+            continue
+        for answer in answers:
+            values = {"rank": answer.rank, "object": answer.name, "entity": answer.entity}
+            rows.append(fixed | values | {"score": answer.score})
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _read(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a file of queries, all columns as text."""
+    try:
+        if path.suffix == ".parquet":
+            yield from pq.ParquetFile(path).iter_batches(_PART)
+            return
+        parse = pc.ParseOptions(
+            delimiter="," if path.suffix == ".csv" else "\t",
+            quote_char='"' if path.suffix == ".csv" else False,
+            invalid_row_handler=lambda row: _refuse(path, row),
+        )
+        # The head decides which columns there are; all of them are text.
+        with pc.open_csv(path, parse_options=parse) as reader:
+            names = reader.schema.names
+        convert = pc.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+        )
+        with pc.open_csv(path, parse_options=parse, convert_options=convert) as reader:
+            yield from reader
+    except OSError as error:
+        raise PrixError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except pa.ArrowInvalid as error:
+        raise PrixError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from None
+
+
+def _refuse(path: Path, row: Any) -> str:
+    raise PrixError(
+        f"{path}: a row has {row.actual_columns} columns, expected {row.expected_columns}: "
+        f"{str(row.text)[:80]!r}."
+    )
+
+
+def _queries(path: Path) -> Iterator[list[Query | PrixError]]:
+    """Queries in parts; a row with an empty cell is an error of its own."""
+    rows = itertools.chain.from_iterable(batch.to_pylist() for batch in _read(path))
+    while part := list(itertools.islice(rows, _PART)):
+        yield [_query(row, path) for row in part]
+
+
+def _query(row: dict[str, Any], path: Path) -> Query | PrixError:
+    if {"lang", "subject", "relation"} <= row.keys():
+        wanted = ("lang", "subject", "relation")
+    elif {"lang", "name", "to"} <= row.keys():
+        wanted = ("lang", "name", "to")
+    else:
+        raise PrixError(
+            f"{path} has the columns {', '.join(row)}; expected lang, subject, relation, "
+            "or lang, name, to."
+        )
+    cells = [str(row[name] or "").strip() for name in wanted]
+    if not all(cells):
+        empty = [name for name, cell in zip(wanted, cells, strict=True) if not cell]
+        return PrixError(f"empty: {', '.join(empty)}.")
+    if wanted[1] == "subject":
+        return Query(cells[0], cells[1], cells[2])
+    return Query(cells[0], cells[1], None, cells[2])
+
+
+def _spool(work: Path) -> Path:
+    """Standard input as a file: it is read more than once."""
+    path = work / "input.tsv"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return path
+
+
+def _check_stamp(
+    work: Path, path: Path, completer: Completer, config: SearchConfig, candidates: Any
+) -> None:
+    """Parts of another question are thrown away."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    digest.update(json.dumps(asdict(config)).encode())
+    digest.update(completer.kb.fingerprint().encode())
+    digest.update(completer.identity().encode())
+    digest.update(b"" if candidates is None else candidates.tobytes())
+    stamp = work / "stamp"
+    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
+        for part in work.glob("part-*"):
+            part.unlink()
+        write_atomically(stamp, digest.hexdigest())
+
+
+def _join(parts: list[Path], out: Path) -> int:
+    """All parts as one file, under a temporary name until it is whole; rows with an error."""
+    temporary = out.with_name(out.name + ".tmp")
+    errors = 0
+    writer: Any = None
+    with temporary.open("wb") as file:
+        if out.suffix == ".parquet":
+            writer = pq.ParquetWriter(file, SCHEMA)
+        elif out.suffix != ".jsonl":
+            file.write((_delimiter(out).join(SCHEMA.names) + "\n").encode())
+        for part in parts:
+            table = pq.read_table(part)
+            errors += table.num_rows - table["error"].null_count
+            if writer is not None:
+                writer.write_table(table)
+            else:
+                _write_text(table, file, out)
+        if writer is not None:
+            writer.close()
+    temporary.replace(out)
+    return errors
+
+
+def _delimiter(out: Path) -> str:
+    return "," if out.suffix == ".csv" else "\t"
+
+
+def _write_text(table: pa.Table, file: IO[bytes], out: Path) -> None:
+    if out.suffix == ".jsonl":
+        for row in table.to_pylist():
+            kept = {name: value for name, value in row.items() if value is not None}
+            file.write(orjson.dumps(kept) + b"\n")
+        return
+    options = pc.WriteOptions(
+        include_header=False, delimiter=_delimiter(out), quoting_style="needed"
+    )
+    pc.write_csv(table, file, options)
