@@ -31,6 +31,7 @@ format: $(READY)
 
 benchmarks: $(READY)
 	$(BIN)/python benchmarks/import.py
+	$(BIN)/python benchmarks/pretrain.py
 
 clean:
 	rm -rf .venv demo

@@ -158,6 +158,14 @@ def test_no_name_is_unknown_to_a_compact_tokenizer(toy: KB) -> None:
     assert tokenizer.get_vocab_size() <= 600
 
 
+def test_a_small_vocabulary_leaves_rare_letters_to_bytes(world: KB) -> None:
+    """17 languages have more letters than there is room for: once an error of the trainer's."""
+    tokenizer = train_tokenizer(world, 700)
+    assert tokenizer.get_vocab_size() <= 700
+    for name in ("Suomi", "ఫిన్లాండ్", "中华人民共和国", "ປະເທດລາວ"):
+        assert tokenizer.decode(encode_names(tokenizer, [name])[0]) == name
+
+
 def test_compact_models_of_one_seed_are_equal(toy: KB) -> None:
     a, b, c = (make_compact(toy, TINY.compact, seed=seed) for seed in (0, 0, 1))
     pairs = zip(a.parameters(), b.parameters(), strict=True)

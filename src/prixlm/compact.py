@@ -5,6 +5,8 @@ trained on the KB's names; bytes stand in for letters that it has never seen, so
 """
 
 import json
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -89,7 +91,7 @@ def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
         unk_token="<unk>",
         show_progress=False,
     )
-    learned.train_from_iterator(_names(kb), trainer)
+    learned.train_from_iterator(_names(kb, (vocab - len(_BYTES)) // 2), trainer)
     # The trainer knows nothing of byte fallback: the byte pieces are added with the lowest score.
     entries = [tuple(entry) for entry in json.loads(learned.to_str())["model"]["vocab"]]
     lowest = min(score for _, score in entries) - 10
@@ -104,8 +106,22 @@ def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
     return tokenizer
 
 
-def _names(kb: KB) -> Iterator[str]:
-    """The names that the tokenizer is trained on: all, or every n-th of a very large KB."""
-    every = -(-kb.num_entities // MOST_NAMES)
+def _names(kb: KB, most_letters: int) -> Iterator[str]:
+    """The names that the tokenizer is trained on: all, or every n-th of a very large KB.
+
+    A KB in many scripts has more letters than a small vocabulary has room for: the rarest are
+    left out here, and bytes stand in for them.
+    """
+    counts: Counter[str] = Counter()
+    for name in _normal_names(kb):
+        counts.update(name)
+    rare = [letter for letter, _ in counts.most_common()[most_letters:]]
+    blank = dict.fromkeys(map(ord, rare), " ")
+    for name in _normal_names(kb):
+        yield name.translate(blank) if blank else name
+
+
+def _normal_names(kb: KB) -> Iterator[str]:
+    every = max(1, -(-kb.num_entities // MOST_NAMES))
     for names in name_batches(kb):
-        yield from names[:: max(1, every)]
+        yield from (unicodedata.normalize("NFKC", name) for name in names[::every])

@@ -168,7 +168,8 @@ class Completer:
     def encode(self, query: Query) -> list[int]:
         """The prefix of a query; what cannot be asked is an error that says why."""
         lang = self._check_language(query.lang)
-        if not encode_names(self.model.encoder.tokenizer, [query.subject])[0]:
+        tokens = encode_names(self.model.encoder.tokenizer, [query.subject])[0]
+        if not tokens or not query.subject.strip():
             raise PrixError(f"the name {query.subject!r} has no tokens: there is nothing to ask.")
         if query.relation is None:
             to = self._check_language(query.to or "")
