@@ -107,6 +107,13 @@ def test_what_cannot_be_asked_says_why(completer: Completer, query: Query, messa
         completer.encode(query)
 
 
+def test_a_query_leaves_room_for_the_longest_candidate(completer: Completer) -> None:
+    length = len(completer.encode(Query("en", "x", "capital")))
+    name = "x" + "ᚠ" * ((completer.model.max_length - length - 1) // 3)  # three bytes each
+    with pytest.raises(PrixError, match="beside the longest candidate"):
+        completer.complete(name, "capital", lang="en")
+
+
 def test_a_model_of_other_languages_does_not_belong_to_a_kb(
     completer: Completer, tmp_path: Path
 ) -> None:

@@ -157,6 +157,14 @@ class Completer:
                 for place, _ in rows:
                     results[place] = error
                 continue
+            room = self.model.max_length - int(trie.depth[-1])
+            for place, prefix in rows:
+                if len(prefix) > room:
+                    results[place] = PrixError(
+                        f"the query has {len(prefix)} tokens, and the model's positions leave "
+                        f"{room} beside the longest candidate: shorten the name."
+                    )
+            rows = [row for row in rows if len(row[1]) <= room]
             for start in range(0, len(rows), BATCH):
                 part = rows[start : start + BATCH]
                 hidden = [known[place] for place, _ in part] if known else None

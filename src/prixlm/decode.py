@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 _ROWS = 64
 """Nodes that a round of the exact search looks at, all queries together."""
 _TIE = 1e-4
-"""Scores closer than this are computed again side by side before they are compared."""
+"""A name's score may differ by this from batch to batch: the search goes so far below it."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Walk:
         node = np.tile(np.arange(1, number + 1), self.num_queries)
         score = self.stepper.first(query, self.trie.token[node].astype(np.int64))
         none = np.full(len(query), -1)
-        return self._alive(_Beams(query, node, score.astype(np.float64), none, none))
+        return self._alive(_Beams(query, node, score.astype(np.float64), none, none.copy()))
 
     def visit(self, beams: _Beams) -> None:
         """Take the model to the nodes where it has not been, and along the only ways on."""
