@@ -233,14 +233,12 @@ def test_early_stop_ends_before_the_last_step(toy: KB, tmp_path: Path) -> None:
 
 
 def test_a_kb_without_facts_or_without_the_language_is_refused(toy: KB, tmp_path: Path) -> None:
-    (tmp_path / "names.tsv").write_text("lang\tname\nen\tFinland\nfi\tSuomi\n", "utf-8")
-    (tmp_path / "f.tsv").write_text(
-        "lang\tsubject\trelation\tobject\tsplit\nen\tA\tr\tB\ttest\n", "utf-8"
-    )
-    only_test = import_kb([tmp_path / "f.tsv"], tmp_path / "only-test")
-    if only_test.num_triples(split="train") == 0:
-        with pytest.raises(PrixError, match="there is nothing to learn from"):
-            pretrain(only_test, tmp_path / "run", TINY)
+    links = "lang_a\tname_a\tlang_b\tname_b\nen\tFinland\tfi\tSuomi\n"
+    (tmp_path / "l.tsv").write_text(links, "utf-8")
+    only_links = import_kb([tmp_path / "l.tsv"], tmp_path / "only-links")
+    single = dataclasses.replace(TINY, supply=SupplyConfig(langs=("en",)))
+    with pytest.raises(PrixError, match="no train facts in en: there is nothing to learn from"):
+        pretrain(only_links, tmp_path / "run", single)
     config = dataclasses.replace(TINY, supply=SupplyConfig(langs=("sw",)))
     with pytest.raises(PrixError, match="has no sw; it has ar, en, fi, ja, te"):
         pretrain(toy, tmp_path / "run", config)
