@@ -229,15 +229,22 @@ def compare_peers(kb: Path, work: Path, args: argparse.Namespace) -> None:
 # --- the compact preset ---------------------------------------------------------------------------
 
 
-def matmul_rate(size: int = 2048) -> float:
-    """Floating-point operations a second of a large product, the best of some."""
-    a = torch.randn(size, size)
-    best = float("inf")
-    for _ in range(8):
+class Machine:
+    """The rate of a large product, measured between the updates: a noisy machine slows both."""
+
+    def __init__(self, size: int = 2048) -> None:
+        self.factor = torch.randn(size, size)
+        self.operations, self.seconds = 0.0, 0.0
+
+    def measure(self) -> None:
         started = time.perf_counter()
-        a @ a
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * float(size) ** 3 / best
+        self.factor @ self.factor
+        self.seconds += time.perf_counter() - started
+        self.operations += 2.0 * float(len(self.factor)) ** 3
+
+    @property
+    def rate(self) -> float:
+        return self.operations / self.seconds
 
 
 def operations(model: PrixLM, batch: Batch) -> float:
@@ -259,18 +266,26 @@ def operations(model: PrixLM, batch: Batch) -> float:
     return 6.0 * float(products)
 
 
-def train_some(
-    task: PretrainTask, model: PrixLM, config: PretrainConfig, num_steps: int
-) -> tuple[float, float]:
-    """Facts and matrix operations a second over some updates, after two that are not counted."""
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Of some updates: facts, and operations in matrix products, ours and the machine's."""
+
+    facts: float
+    operations: float
+    machine: float
+
+    @property
+    def share(self) -> float:
+        return self.operations / self.machine
+
+
+def train_some(task: PretrainTask, model: PrixLM, config: PretrainConfig, num_steps: int) -> Rates:
+    """Some updates, after two that are not counted."""
     optimizer = make_optimizer(model, config.training)
     model.train()
-    started, facts, done = 0.0, 0, 0.0
-    for turn, step in enumerate(task.steps(0, 0, 1)):
-        if turn == 2:
-            started, facts, done = time.perf_counter(), 0, 0.0
-        if turn == num_steps + 2:
-            break
+    machine, seconds, facts, done = Machine(), 0.0, 0, 0.0
+    for turn, step in zip(range(num_steps + 2), task.steps(0, 0, 1), strict=False):
+        started = time.perf_counter()
         for part in step.batches:
             batch = task.batches.encode(part)
             torch.autograd.backward(model.loss(batch) / step.normaliser)
@@ -278,9 +293,12 @@ def train_some(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        seconds += time.perf_counter() - started
+        machine.measure()
         facts += step.num_facts
-    seconds = time.perf_counter() - started
-    return facts / seconds, done / seconds
+        if turn == 1:
+            machine, seconds, facts, done = Machine(), 0.0, 0, 0.0
+    return Rates(facts / seconds, done / seconds, machine.rate)
 
 
 def measure_share(kb: KB, num_steps: int) -> float:
@@ -289,14 +307,13 @@ def measure_share(kb: KB, num_steps: int) -> float:
     task = PretrainTask(kb, model, config)
     print("\n| compact preset | facts/s | Gflop/s in products | machine's Gflop/s | share |")
     print("|---|---|---|---|---|")
-    rates = []
-    for _ in range(3):
-        before = matmul_rate()
-        facts, flops = train_some(task, model, config, num_steps)
-        peak = (before + matmul_rate()) / 2
-        rates.append(facts)
-        print(f"| | {facts:,.0f} | {flops / 1e9:.0f} | {peak / 1e9:.0f} | {flops / peak:.0%} |")
-    return float(np.median(rates))
+    found = [train_some(task, model, config, num_steps) for _ in range(3)]
+    for rates in found:
+        print(
+            f"| | {rates.facts:,.0f} | {rates.operations / 1e9:.0f} "
+            f"| {rates.machine / 1e9:.0f} | {rates.share:.0%} |"
+        )
+    return float(np.median([rates.facts for rates in found]))
 
 
 # --- the data path --------------------------------------------------------------------------------
@@ -396,7 +413,7 @@ def measure_growth(work: Path, num_steps: int) -> None:
         model = make_model(kb, config)
         task = PretrainTask(kb, model, config)
         ready = time.perf_counter() - started
-        rate, _ = train_some(task, model, config, num_steps)
+        rate = train_some(task, model, config, num_steps).facts
         peak = peak_gib()
         facts, steps = len(task.supply), task.steps_an_epoch
         print(f"| {facts:,} | {ready:.1f} | {rate:,.0f} | {steps:,} | {peak:.2f} |")
@@ -407,11 +424,12 @@ def measure_growth(work: Path, num_steps: int) -> None:
         wide = dataclasses.replace(config, compact=compact)
         model = make_model(kb, wide)
         task = PretrainTask(kb, model, wide)
-        before = matmul_rate()
-        rate, flops = train_some(task, model, wide, num_steps)
-        share = flops / ((before + matmul_rate()) / 2)
+        rates = train_some(task, model, wide, num_steps)
         size = sum(p.numel() for p in model.parameters()) / 1e6
-        print(f"| {width} | {size:.1f} M | {rate:,.0f} | {flops / 1e9:.0f} | {share:.0%} |")
+        print(
+            f"| {width} | {size:.1f} M | {rates.facts:,.0f} | {rates.operations / 1e9:.0f} "
+            f"| {rates.share:.0%} |"
+        )
 
 
 def main() -> None:

@@ -260,22 +260,29 @@ def _sum_cross_entropy(
     total = states.new_zeros((), dtype=torch.float32)
     states, weight, bias = states.to(kind), weight.to(kind), bias.to(kind)
     chunk = min(CHUNK, CACHED_CHUNK) if len(weight) < 50_000 else CHUNK
+    buffer = states.new_empty(min(chunk, len(states)), len(weight))
     for start in range(0, len(states), chunk):
         rows = slice(start, start + chunk)
-        logits = torch.addmm(bias, states[rows], weight.T).float()
-        norm = torch.logsumexp(logits, dim=-1, keepdim=True)
+        room = buffer[: len(states) - start]
+        logits = torch.addmm(bias, states[rows], weight.T, out=room).float()
         picked = logits.gather(1, target[rows, None])
-        total += (norm - picked).sum()
+        highest = logits.amax(1, keepdim=True)
+        shares = logits.sub_(highest).exp_()  # softmax but for its divisor, in place
+        divisor = shares.sum(1, keepdim=True)
+        total += (divisor.log() + highest - picked).sum()
         if needed:
-            d_logits = logits.sub_(norm).exp_()  # softmax, in place
-            d_logits.scatter_add_(1, target[rows, None], -torch.ones_like(picked))
-            d_bias += d_logits.sum(0)
-            d_logits = d_logits.to(kind)
-            d_states[rows] = d_logits @ weight
+            # d_logits is (shares - divisor * one-hot) / divisor; the division is left to the
+            # narrow side of each product.
+            shares.scatter_add_(1, target[rows, None], -divisor)
+            weights = 1 / divisor
+            d_bias += weights[:, 0] @ shares
+            shares = shares.to(kind)
+            d_states[rows] = (shares @ weight) * weights
+            scaled = (states[rows] * weights).to(kind)
             if kind == d_weight.dtype:
-                d_weight.addmm_(d_logits.T, states[rows])
+                d_weight.addmm_(shares.T, scaled)
             else:
-                d_weight += d_logits.T @ states[rows]
+                d_weight += shares.T @ scaled
     return total
 
 
