@@ -27,9 +27,10 @@ LAYERS = [
     ["encoding", "packed", "dropout", "trim", "checkpoints", "trie"],
     ["model", "supply"],
     ["compact", "training", "stepper"],
-    ["pretrain", "decode"],
-    ["estimate", "demo", "complete"],
-    ["queries"],
+    ["pretrain", "walk"],
+    ["estimate", "decode"],
+    ["complete"],
+    ["demo", "queries"],
     ["cli"],
     ["__main__"],
 ]
@@ -88,10 +89,16 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(prixlm.__all__) == [
+        "Answer",
+        "Completer",
         "Entity",
         "KB",
         "Link",
+        "PretrainConfig",
         "PrixError",
+        "PrixLM",
+        "Query",
+        "SearchConfig",
         "SplitConfig",
         "Triple",
         "import_kb",

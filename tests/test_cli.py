@@ -100,6 +100,9 @@ def test_the_demo_shows_languages_and_the_loss_falling(
         assert word in result.output
     first, last = re.findall(r"Training loss (\S+) → (\S+) nats", result.output)[0]
     assert float(last) < 0.9 * float(first)
+    for title in ("Test facts, which it has not seen", "English names in other languages"):
+        assert title in result.output
+    assert len(re.findall(r"Of 150 asked, \d+% have the truth first", result.output)) == 2
 
 
 def test_the_version_and_the_help_are_printed() -> None:

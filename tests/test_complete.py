@@ -72,19 +72,19 @@ def test_new_only_hides_what_the_kb_has(completer: Completer) -> None:
 
 def test_candidates_restrict_the_answers(completer: Completer, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("Euro\nParis\nNobody\n", "utf-8")
-    some = read_candidates(completer.kb, tmp_path / "names.txt", "en")
+    some = read_candidates(completer.kb, tmp_path / "names.txt")
     answers = completer.complete("Finland", "capital", lang="en", candidates=some)
     assert sorted(answer.name for answer in answers) == ["Euro", "Paris"]
     (tmp_path / "none.txt").write_text("Nobody\n", "utf-8")
     with pytest.raises(PrixError, match="none of the names in"):
-        read_candidates(completer.kb, tmp_path / "none.txt", "en")
+        read_candidates(completer.kb, tmp_path / "none.txt")
     with pytest.raises(PrixError, match="there are no candidates in en"):
         completer.complete("Finland", "capital", lang="en", candidates=np.array([10**6]))
 
 
 def test_the_trie_beside_the_cache_is_used_again(completer: Completer) -> None:
     completer.complete("Finland", "capital", lang="en")
-    folder = completer.cache.folder / "trie-en"
+    folder = completer.cache.folder / "trie-2-en"
     assert len(Trie.open(folder).entity) == 5
     prefix = completer.encode(Query("en", "Finland", "capital"))
     [whole] = score_all(completer.model, Trie.open(folder), [prefix])

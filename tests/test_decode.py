@@ -192,6 +192,25 @@ def test_excluded_entities_take_no_place_in_the_beam(model: PrixLM) -> None:
         assert_same(exact, *(a[:10] for a in _scored(model, small, prefix)))
 
 
+def test_exclusion_after_the_search_is_the_released_codes(model: PrixLM) -> None:
+    names = names_of(100, 5)
+    trie = Trie.build(names, np.arange(100))
+    tuples = [tuple(names.row(i).tolist()) for i in range(100)]
+    fewer = 0
+    for prefix in PREFIXES:
+        known = score_all(model, trie, [prefix])[0].entity[:20]
+        plain = algorithm_1(model, prefix, tuples, 5)
+        scores = np.array([plain.get(name, -np.inf) for name in tuples])
+        scores[known] = -np.inf
+        entities, best = top(scores, 10)
+        reached = np.isfinite(best)
+        [late] = beam_search(model, trie, [prefix], 10, beam=5, exclude=[known], exclude_late=True)
+        assert_same(late, entities[reached], best[reached])
+        [early] = beam_search(model, trie, [prefix], 10, beam=5, exclude=[known])
+        fewer += len(late.entity) < len(early.entity)
+    assert fewer > 0  # the known ones have eaten places
+
+
 def _scored(model: PrixLM, trie: Trie, prefix: list[int]) -> tuple[np.ndarray, np.ndarray]:
     found = score_all(model, trie, [prefix])[0]
     return found.entity, found.score

@@ -1,5 +1,6 @@
 """The trie: the same names as a set of tuples, in flat arrays."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,8 @@ def test_a_restricted_trie_is_the_one_built_of_the_subset(
     some = data.draw(st.lists(st.sampled_from(range(len(names))), unique=True)) if names else []
     trie = Trie.build(ragged(names), np.arange(len(names))).restrict(np.array(some, np.int64))
     again = Trie.build(ragged(names), np.array(sorted(some), np.int64))
-    for field in ("token", "parent", "first", "offset", "entity"):
-        np.testing.assert_array_equal(getattr(trie, field), getattr(again, field))
+    for field in fields(Trie):
+        np.testing.assert_array_equal(getattr(trie, field.name), getattr(again, field.name))
 
 
 @given(NAMES)
@@ -69,7 +70,16 @@ def test_runs_end_at_names_and_forks(names: list[list[int]]) -> None:
             and trie.offset[place] == trie.offset[place + 1]
         ):
             place = int(trie.first[place])
-        assert trie.run_end[node] == place
+        assert trie.depth[place] == len(trie.path(place))
+        assert trie.run_length[node] == trie.depth[place] - trie.depth[node]
+
+
+@given(NAMES)
+def test_the_entities_below_a_node_are_counted(names: list[list[int]]) -> None:
+    trie = Trie.build(ragged(names), np.arange(len(names)))
+    paths = [trie.path(node) for node in range(trie.num_nodes)]
+    expected = [sum(bool(n) and n[: len(path)] == path for n in names) for path in paths]
+    assert trie.num_below(np.arange(trie.num_nodes)).tolist() == expected
 
 
 @given(NAMES, st.lists(st.integers(0, 40)))
@@ -86,7 +96,7 @@ def test_a_saved_trie_is_mapped_and_equal(tmp_path: Path) -> None:
     trie = Trie.build(ragged([[1, 2], [1], [1, 2], [3]]), np.arange(4))
     trie.save(tmp_path / "trie")
     again = Trie.open(tmp_path / "trie")
-    assert isinstance(again.token, np.memmap)
+    assert isinstance(again.token.base, np.memmap)
     assert as_dict(again) == {(1,): [1], (1, 2): [0, 2], (3,): [3]}
 
 

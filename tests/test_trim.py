@@ -48,10 +48,10 @@ def test_logits_of_kept_pieces_are_unchanged(
     length = torch.tensor([len(ids)])
     with torch.no_grad():
         ours = small.backbone.get_output_embeddings()(
-            small._transform(small.hidden(torch.tensor([ids]), length - 3, length))
+            small.transform(small.hidden(torch.tensor([ids]), length - 3, length))
         )
         theirs = whole.backbone.get_output_embeddings()(
-            whole._transform(whole.hidden(torch.from_numpy(rows[[ids]]), length - 3, length))
+            whole.transform(whole.hidden(torch.from_numpy(rows[[ids]]), length - 3, length))
         )
     torch.testing.assert_close(ours[..., :-5], theirs[..., new_rows][..., :-5], rtol=0, atol=1e-6)
     small.save(tmp_path / "m")

@@ -13,17 +13,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prixlm.complete import Completer, SearchConfig
     from prixlm.errors import PrixError
-    from prixlm.facts import Entity, Link, Triple
+    from prixlm.facts import Answer, Entity, Link, Query, Triple
     from prixlm.kb.importer import import_kb
     from prixlm.kb.splits import SplitConfig, known_objects, split_kb, unseen_triples
     from prixlm.kb.store import KB
+    from prixlm.model import PrixLM
+    from prixlm.pretrain import PretrainConfig
 
 __all__ = [
     "KB",
+    "Answer",
+    "Completer",
     "Entity",
     "Link",
+    "PretrainConfig",
     "PrixError",
+    "PrixLM",
+    "Query",
+    "SearchConfig",
     "SplitConfig",
     "Triple",
     "import_kb",
@@ -33,11 +42,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "prixlm.complete": ["Completer", "SearchConfig"],
     "prixlm.errors": ["PrixError"],
-    "prixlm.facts": ["Entity", "Link", "Triple"],
+    "prixlm.facts": ["Answer", "Entity", "Link", "Query", "Triple"],
     "prixlm.kb.importer": ["import_kb"],
     "prixlm.kb.splits": ["SplitConfig", "known_objects", "split_kb", "unseen_triples"],
     "prixlm.kb.store": ["KB"],
+    "prixlm.model": ["PrixLM"],
+    "prixlm.pretrain": ["PretrainConfig"],
 }
 
 

@@ -390,16 +390,15 @@ def _answer(
         completer = Completer(model, kb, progress)
         if not completer.is_of_this_kb:
             print("prixlm: the model was trained on another KB, or on a split.", file=sys.stderr)
+        chosen = None if candidates is None else read_candidates(completer.kb, candidates)
         if queries is not None and out is not None:
-            if candidates is not None:
-                raise PrixError("--candidates goes with one query: it names one language's.")
-            counts = answer_file(completer, queries, out, config, progress=progress)
+            counts = answer_file(
+                completer, queries, out, config, candidates=chosen, progress=progress
+            )
             text = f"{counts['queries']:,} queries, {counts['errors']:,} with an error"
             _say(counts, text, as_json)
             return
     first, name, last = (str(value) for value in asked.values())
-    target = last if "--to" in asked else first
-    chosen = None if candidates is None else read_candidates(completer.kb, candidates, target)
     if "--to" in asked:
         answers = completer.translate(name, lang=first, to=last, config=config, candidates=chosen)
     else:
@@ -430,25 +429,42 @@ def demo(
     ),
     as_json: Json = False,
 ) -> None:
-    """Run the main job on the embedded world KB: for now, import, split and pretrain.
+    """Run the main job on the embedded world KB: for now, import, split, pretrain and ask.
 
     Example: [b]prixlm demo --to demo[/b]
     """
-    from prixlm.demo import run_demo
-    from prixlm.report import print_account, print_facts, print_kb, print_run, read_metrics
+    from prixlm.demo import LANGUAGES, ask_demo, run_demo
+    from prixlm.report import (
+        print_account,
+        print_asked,
+        print_facts,
+        print_kb,
+        print_run,
+        read_metrics,
+    )
 
     with _progress() as progress:
         kb, model = run_demo(to, progress)
+        facts, names = ask_demo(to, model, progress)
     trained = model.settings.trained
     if as_json:
-        metrics = read_metrics(to / "model")
-        _print_json({"kb": str(kb.folder), "trained": trained, "metrics": metrics})
+        _print_json(
+            {
+                "kb": str(kb.folder),
+                "trained": trained,
+                "metrics": read_metrics(to / "model"),
+                "facts": [dataclasses.asdict(one) | {"rank": one.rank} for one in facts],
+                "names": [dataclasses.asdict(one) | {"rank": one.rank} for one in names],
+            }
+        )
         return
     console = _console()
     print_kb(console, kb)
     print_account(console, kb)
-    print_facts(console, kb, ["et", "te", "lo", "th", "ja", "ru"])
+    print_facts(console, kb, list(LANGUAGES))
     print_run(console, to / "model", trained)
+    print_asked(console, "Test facts, which it has not seen", facts)
+    print_asked(console, "English names in other languages (links it was trained on)", names)
 
 
 def main() -> None:

@@ -60,6 +60,7 @@ class SearchConfig:
     search: Literal["beam", "exact"] = "beam"
     beam: int = 50  # unfinished names a step, the paper's K
     new_only: bool = False  # leave out what the KB already has
+    exclude_late: bool = False  # as the released code: known objects take places in the beam
     max_nodes: int = 100_000  # of an exact search, for one query
 
     def __post_init__(self) -> None:
@@ -248,7 +249,7 @@ class Completer:
                 self.subsets[key] = trie.restrict(candidates)
             trie = self.subsets[key]
         if not len(trie.entity):
-            raise PrixError(f"there are no candidates in {lang}.")
+            raise PrixError(f"there are no candidates in {lang}: expected one name at least.")
         return trie
 
     def _search(
@@ -256,7 +257,13 @@ class Completer:
     ) -> list[Found]:
         if config.search == "beam":
             return beam_search(
-                self.model, trie, prefixes, config.k, beam=config.beam, exclude=known
+                self.model,
+                trie,
+                prefixes,
+                config.k,
+                beam=config.beam,
+                exclude=known,
+                exclude_late=config.exclude_late,
             )
         return exact_search(
             self.model, trie, prefixes, config.k, max_nodes=config.max_nodes, exclude=known
@@ -297,8 +304,8 @@ class Completer:
         ]
 
 
-def read_candidates(kb: KB, path: Path, lang: str) -> Array:
-    """The entities of a file of names or keys, one a line, in a language."""
+def read_candidates(kb: KB, path: Path) -> Array:
+    """The entities of a file of names or keys, one a line, in whatever languages have them."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -307,12 +314,12 @@ def read_candidates(kb: KB, path: Path, lang: str) -> Array:
     if not wanted.num_rows:
         raise PrixError(f"--candidates {path} is empty: expected a name or a key a line.")
     rows = kb.join_table(
-        wanted.append_column("lang", pa.array([lang] * wanted.num_rows)),
-        "SELECT DISTINCT e.id FROM asked a JOIN entities e ON e.lang = a.lang AND "
-        "(e.name = a.name OR e.key = a.name) ORDER BY e.id",
+        wanted,
+        "SELECT e.id FROM asked a JOIN entities e ON e.name = a.name UNION "
+        "SELECT e.id FROM asked a JOIN entities e ON e.key = a.name ORDER BY id",
     )
     if not rows.num_rows:
-        raise PrixError(f"none of the names in {path} is an entity of {kb.folder} in {lang}.")
+        raise PrixError(f"none of the names in {path} is an entity of {kb.folder}.")
     return np.asarray(rows["id"].to_numpy(), np.int64)
 
 

@@ -12,8 +12,8 @@ exact_search can stop, and why a beam below the k-th answer can leave without ch
 Names that collide share a node and a score; they are ordered by entity id.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ import numpy as np
 from prixlm.model import PrixLM
 from prixlm.stepper import Asked, NewTokens, Stepper
 from prixlm.trie import Trie, ragged_ranges
+from prixlm.walk import Beams, Walk
 
 Array = np.ndarray[Any, Any]
-_ROWS = 64
-"""Nodes that a round of the exact search looks at, all queries together."""
+_WIDTH = 16
+"""Nodes of a query that a round of the exact search visits."""
 _TIE = 1e-4
 """A name's score may differ by this from batch to batch: the search goes so far below it."""
 
@@ -40,177 +41,52 @@ class Found:
     num_nodes: int  # nodes of the trie that went through the model
 
 
-@dataclass
-class _Beams:
-    """Nodes reached, for all queries: flat arrays. entry: -1 where the model has not been yet."""
-
-    query: Array
-    node: Array
-    score: Array
-    parent: Array  # the entry before
-    entry: Array
-
-    def __len__(self) -> int:
-        return len(self.query)
-
-    def take(self, rows: Array) -> "_Beams":
-        return _Beams(
-            *(a[rows] for a in (self.query, self.node, self.score, self.parent, self.entry))
-        )
-
-    @classmethod
-    def join(cls, parts: Sequence["_Beams"]) -> "_Beams":
-        names = ("query", "node", "score", "parent", "entry")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-
-@dataclass
 class _Answers:
-    """The finished names of each query: nodes and scores, in the order of their finding."""
+    """The finished names of all queries, and the score of each query's k-th so far."""
 
-    query: list[Array] = field(default_factory=list)
-    node: list[Array] = field(default_factory=list)
-    score: list[Array] = field(default_factory=list)
+    def __init__(self, num_queries: int, k: int) -> None:
+        self.num_queries, self.k = num_queries, k
+        self.parts: list[tuple[Array, Array, Array]] = []
+        self.num_ranked = 0  # parts that `best` knows of
+        self.best = np.zeros((num_queries, 0))  # scores, falling
 
-    def add(self, query: Array, node: Array, score: Array) -> None:
-        self.query.append(query)
-        self.node.append(node)
-        self.score.append(score)
+    def add(self, query: Array, entity: Array, score: Array) -> None:
+        if len(query):
+            self.parts.append((query, entity, score))
 
-    def joined(self) -> tuple[Array, Array, Array]:
-        if not self.query:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-        return tuple(np.concatenate(part) for part in (self.query, self.node, self.score))  # type: ignore[return-value]
-
-
-class _Walk:
-    """A trie and the model's scores along it, for a batch of queries."""
-
-    def __init__(
-        self, model: PrixLM, trie: Trie, prefixes: list[list[int]], exclude: Sequence[Array] | None
-    ) -> None:
-        self.trie, self.num_queries = trie, len(prefixes)
-        self.eos = model.encoder.id("[EOS]")
-        self.stepper = Stepper(model, prefixes, int(trie.depth[-1]) if trie.num_nodes else 0)
-        self.dead, self.excluded = _exclusions(trie, exclude)
-        self.answers = _Answers()
-        self.num_nodes = np.zeros(self.num_queries, np.int64)
-        self.child_score = np.zeros(0, np.float32)  # of all entries, one after another
-        self.child_start = np.zeros(0, np.int64)  # by entry
-        self.eos_score = np.zeros(0, np.float32)
-        self.next_entry = np.zeros(0, np.int64)  # of the only child, in a run; else -1
-
-    def roots(self) -> _Beams:
-        """The first tokens of all candidates, for every query."""
-        number = int(self.trie.first[1]) - 1 if self.trie.num_nodes > 1 else 0
-        query = np.repeat(np.arange(self.num_queries), number)
-        node = np.tile(np.arange(1, number + 1), self.num_queries)
-        score = self.stepper.first(query, self.trie.token[node].astype(np.int64))
-        none = np.full(len(query), -1)
-        return self._alive(_Beams(query, node, score.astype(np.float64), none, none.copy()))
-
-    def visit(self, beams: _Beams) -> None:
-        """Take the model to the nodes where it has not been, and along the only ways on."""
-        rows = np.flatnonzero(beams.entry < 0)
-        if not len(rows):
-            return
-        trie = self.trie
-        start, end = beams.node[rows], trie.run_end[beams.node[rows]]
-        length = trie.depth[end] - trie.depth[start] + 1
-        node = np.repeat(start, length)
-        owner = np.repeat(np.arange(len(rows)), length)
-        first = np.cumsum(length) - length
-        turn = np.arange(len(node)) - first[owner]
-        for step in range(1, int(length.max())):  # one level after another, all runs at once
-            places = np.flatnonzero(turn == step)
-            node[places] = trie.first[node[places - 1]]
-        query = beams.query[rows][owner]
-        parent = np.where(turn == 0, beams.parent[rows][owner], -2 - (np.arange(len(node)) - 1))
-        new = NewTokens(query, parent, trie.depth[node] - 1, trie.token[node].astype(np.int64))
-        entries = self._ask(new, node)
-        self.next_entry = np.append(
-            self.next_entry, np.where(turn + 1 < length[owner], entries + 1, -1)
-        )
-        beams.entry[rows] = entries[first]
-        self.num_nodes += np.bincount(query, minlength=self.num_queries)
-
-    def _ask(self, new: NewTokens, node: Array) -> Array:
-        """Extend by new tokens; keep what their children and `[EOS]` would score."""
-        trie = self.trie
-        child, owner = ragged_ranges(trie.first[node], trie.first[node + 1])
-        named = np.flatnonzero(trie.offset[node] < trie.offset[node + 1])
-        asked = Asked(
-            np.concatenate([owner, named]),
-            np.concatenate([trie.token[child], np.full(len(named), self.eos)]).astype(np.int64),
-        )
-        entries, scores = self.stepper.extend(new, asked)
-        counts = np.diff(np.searchsorted(owner, np.arange(len(node) + 1)))
-        begin = len(self.child_score) + np.cumsum(counts) - counts
-        self.child_score = np.append(self.child_score, scores[: len(child)])
-        self.child_start = np.append(self.child_start, begin)
-        eos = np.full(len(node), -np.inf, np.float32)
-        eos[named] = scores[len(child) :]
-        self.eos_score = np.append(self.eos_score, eos)
-        return entries
-
-    def finish(self, beams: _Beams) -> None:
-        """Names that end at these nodes are answers."""
-        trie = self.trie
-        rows = np.flatnonzero(trie.offset[beams.node] < trie.offset[beams.node + 1])
-        score = beams.score[rows] + self.eos_score[beams.entry[rows]]
-        self.answers.add(beams.query[rows], beams.node[rows], score)
-
-    def expand(self, beams: _Beams) -> _Beams:
-        """All children of these nodes that can still become an answer."""
-        trie = self.trie
-        child, owner = ragged_ranges(trie.first[beams.node], trie.first[beams.node + 1])
-        entry = beams.entry[owner]
-        place = self.child_start[entry] + child - trie.first[beams.node[owner]]
-        score = beams.score[owner] + self.child_score[place]
-        return self._alive(_Beams(beams.query[owner], child, score, entry, self.next_entry[entry]))
-
-    def _alive(self, beams: _Beams) -> _Beams:
-        """Without nodes below which everything is excluded: they would eat a beam's place."""
-        if not len(self.dead):
-            return beams
-        return beams.take(np.flatnonzero(~np.isin(_key(beams.query, beams.node), self.dead)))
-
-    def thresholds(self, k: int) -> Array:
+    @property
+    def kth(self) -> Array:
         """The score of each query's k-th answer so far; -inf where there are fewer."""
-        query, _, score = self._entities()
-        found = np.full(self.num_queries, -np.inf)
-        order = np.lexsort((-score, query))
-        query, score = query[order], score[order]
-        rank = np.arange(len(query)) - np.searchsorted(query, query)
-        at = rank == k - 1
-        found[query[at]] = score[at]
-        return found
+        for query, _, score in self.parts[self.num_ranked :]:
+            rank = _ranks(query, score)
+            kept = rank < self.k
+            new = np.full((self.num_queries, min(self.k, int(rank.max()) + 1)), -np.inf)
+            new[query[kept], rank[kept]] = score[kept]
+            self.best = -np.sort(-np.concatenate([self.best, new], axis=1), axis=1)[:, : self.k]
+        self.num_ranked = len(self.parts)
+        enough = self.best.shape[1] == self.k
+        return self.best[:, -1] if enough else np.full(self.num_queries, -np.inf)
 
-    def _entities(self) -> tuple[Array, Array, Array]:
-        """Query, entity and score of all answers, without the excluded ones."""
-        query, node, score = self.answers.joined()
-        place, owner = ragged_ranges(self.trie.offset[node], self.trie.offset[node + 1])
-        entity = self.trie.entity[place].astype(np.int64)
-        query, score = query[owner], score[owner]
-        if len(self.excluded):
-            kept = np.flatnonzero(~np.isin(_key(query, entity), self.excluded))
-            query, entity, score = query[kept], entity[kept], score[kept]
-        return query, entity, score
+    def all(self) -> tuple[Array, Array, Array]:
+        """Query, entity and score of all answers."""
+        if not self.parts:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        return tuple(np.concatenate(column) for column in zip(*self.parts, strict=True))  # type: ignore[return-value]
 
-    def results(self, k: int, bounds: Array, complete: Array) -> list[Found]:
-        query, entity, score = self._entities()
+    def found(self, bounds: Array, complete: Array, num_nodes: Array) -> list[Found]:
+        query, entity, score = self.all()
         order = np.lexsort((entity, -score, query))
         starts = np.searchsorted(query[order], np.arange(self.num_queries + 1))
         found = []
         for number in range(self.num_queries):
-            rows = order[starts[number] : starts[number + 1]][:k]
+            rows = order[starts[number] : starts[number + 1]][: self.k]
             found.append(
                 Found(
                     entity[rows],
                     score[rows],
                     float(bounds[number]),
                     bool(complete[number]),
-                    int(self.num_nodes[number]),
+                    int(num_nodes[number]),
                 )
             )
         return found
@@ -224,26 +100,42 @@ def beam_search(
     *,
     beam: int = 50,
     exclude: Sequence[Array] | None = None,
+    exclude_late: bool = False,
     leave: bool = True,
 ) -> list[Found]:
     """Algorithm 1: one token at a time, at most `beam` unfinished names a query.
 
     exclude: for each query, entities that are no answers; they take no place in the beam.
+    exclude_late: as the released code does it: they take their places, and are taken out of what
+    the beam has found at the end.
     leave: beams below the k-th answer leave; no answer depends on it.
     """
-    walk = _Walk(model, trie, prefixes, exclude)
+    if exclude is not None and exclude_late:
+        more = k + max(len(known) for known in exclude)
+        found = beam_search(model, trie, prefixes, more, beam=beam, leave=leave)
+        return [_without(one, known, k) for one, known in zip(found, exclude, strict=True)]
+    walk = Walk(model, trie, prefixes, exclude)
+    answers = _Answers(len(prefixes), k)
     lost = np.full(len(prefixes), -np.inf)  # the best score that was pruned
     beams = walk.roots()
     while len(beams):
         beams, pruned = _best(beams, beam)
         np.maximum.at(lost, pruned.query, pruned.score)
         if leave:
-            beams = beams.take(np.flatnonzero(beams.score >= walk.thresholds(k)[beams.query]))
+            beams = beams.take(np.flatnonzero(beams.score >= answers.kth[beams.query]))
         if len(beams):
             walk.visit(beams)
-            walk.finish(beams)
+            answers.add(*walk.finish(beams))
             beams = walk.expand(beams)
-    return walk.results(k, lost, lost <= walk.thresholds(k))
+    return answers.found(lost, lost <= answers.kth, walk.num_nodes)
+
+
+def _without(found: Found, known: Array, k: int) -> Found:
+    """The best k of what was found that is not known."""
+    rows = np.flatnonzero(~np.isin(found.entity, known))[:k]
+    kth = found.score[rows[-1]] if len(rows) == k else -np.inf
+    complete = bool(found.bound <= kth)
+    return Found(found.entity[rows], found.score[rows], found.bound, complete, found.num_nodes)
 
 
 def exact_search(
@@ -260,47 +152,65 @@ def exact_search(
     Best-first: the open nodes with the best scores are visited, until none can beat the k-th
     answer. `bound` is the best score left open.
     """
-    walk = _Walk(model, trie, prefixes, exclude)
-    bounds = _best_first(walk, lambda: walk.thresholds(k), max_nodes)
-    return walk.results(k, bounds, bounds <= walk.thresholds(k))
+    walk = Walk(model, trie, prefixes, exclude)
+    answers = _Answers(len(prefixes), k)
+    bounds = _best_first(walk, answers.add, lambda: answers.kth, max_nodes)
+    return answers.found(bounds, bounds <= answers.kth, walk.num_nodes)
 
 
-def _best_first(walk: _Walk, thresholds: Any, max_nodes: int) -> Array:
+def _best_first(
+    walk: Walk,
+    found: Callable[[Array, Array, Array], None],
+    thresholds: Callable[[], Array],
+    max_nodes: int,
+) -> Array:
     """Visit open nodes above their query's threshold, best first; the best left open of each."""
-    open_ = walk.roots()
+    reserve = _Reserve(walk.roots(), walk.num_queries)
+    open_ = reserve.next(_WIDTH, thresholds())
     while True:
         limits = np.where(walk.num_nodes < max_nodes, thresholds(), np.inf)
         worth = np.flatnonzero(open_.score > limits[open_.query])
         if not len(worth):
             break
-        width = max(4, _ROWS // len(np.unique(open_.query[worth])))
-        order = worth[np.lexsort((-open_.score[worth], open_.query[worth]))]
-        query = open_.query[order]
-        chosen = order[np.arange(len(order)) - np.searchsorted(query, query) < width]
+        chosen = worth[_ranks(open_.query[worth], open_.score[worth]) < _WIDTH]
         beams = open_.take(chosen)
+        walk.visit(beams)
+        beams = walk.run_down(beams)
+        found(*walk.finish(beams))
+        limits = thresholds()
         rest = np.ones(len(open_), bool)
         rest[chosen] = False
         # What is below a threshold now stays below: thresholds only rise.
-        rest &= open_.score > thresholds()[open_.query]
-        walk.visit(beams)
-        beams = _run_down(walk, beams)
-        walk.finish(beams)
-        open_ = _Beams.join([open_.take(np.flatnonzero(rest)), walk.expand(beams)])
-    left = np.full(walk.num_queries, -np.inf)
+        rest &= open_.score > limits[open_.query]
+        more = reserve.next(_WIDTH, limits)
+        open_ = Beams.join([open_.take(np.flatnonzero(rest)), walk.expand(beams), more])
+    left = reserve.best()
     np.maximum.at(left, open_.query, open_.score)
     return left
 
 
-def _run_down(walk: _Walk, beams: _Beams) -> _Beams:
-    """Each beam at the end of its run: the only way on has been scored with it."""
-    while True:
-        going = np.flatnonzero(walk.next_entry[beams.entry] >= 0)
-        if not len(going):
-            return beams
-        entry = beams.entry[going]
-        beams.score[going] += walk.child_score[walk.child_start[entry]]
-        beams.node[going] = walk.trie.first[beams.node[going]]
-        beams.entry[going] = walk.next_entry[entry]
+class _Reserve:
+    """The first tokens of all names, best first: there are thousands, and few are ever visited."""
+
+    def __init__(self, roots: Beams, num_queries: int) -> None:
+        self.beams = roots.take(np.lexsort((-roots.score, roots.query)))
+        starts = np.searchsorted(self.beams.query, np.arange(num_queries + 1))
+        self.at, self.end = starts[:-1].copy(), starts[1:]
+
+    def next(self, number: int, limits: Array) -> Beams:
+        """The next best of each query that are above its limit."""
+        ends = np.minimum(self.at + number, self.end)
+        rows, owner = ragged_ranges(self.at, ends)
+        rows = rows[self.beams.score[rows] > limits[owner]]
+        self.at += np.bincount(self.beams.query[rows], minlength=len(self.at))
+        return self.beams.take(rows)
+
+    def best(self) -> Array:
+        """The best score of each query that is still here."""
+        left = np.full(len(self.at), -np.inf)
+        some = self.at < self.end
+        left[some] = self.beams.score[self.at[some]]
+        return left
 
 
 @dataclass(frozen=True)
@@ -332,26 +242,28 @@ def exact_ranks(
     nodes = trie.nodes_of(np.asarray(entities, np.int64))
     assert (nodes >= 0).all(), "an entity that is no candidate has no rank"
     own = score_nodes(model, trie, prefixes, nodes)
-    walk = _Walk(model, trie, prefixes, exclude)
-    queries = np.arange(len(prefixes))
+    walk = Walk(model, trie, prefixes, exclude)
+    answers = _Answers(len(prefixes), 1)
+    better = np.zeros(len(prefixes), np.int64)
 
-    def better() -> Array:
-        query, _, score = walk._entities()
-        return np.bincount(query[score > own[query] + _TIE], minlength=len(queries))
+    def found(query: Array, entity: Array, score: Array) -> None:
+        answers.add(query, entity, score)
+        nonlocal better
+        better += np.bincount(query[score > own[query] + _TIE], minlength=len(better))
 
     def thresholds() -> Array:
-        done = better() >= most if most is not None else np.zeros(len(queries), bool)
+        done = better >= most if most is not None else np.zeros(len(better), bool)
         return np.where(done, np.inf, own - _TIE)
 
-    _best_first(walk, thresholds, 1 << 60)
+    _best_first(walk, found, thresholds, 1 << 60)
     beyond = np.isinf(thresholds())
-    query, entity, score = walk._entities()
+    query, entity, score = answers.all()
     ranks = []
-    for number in queries:
+    for number in range(len(prefixes)):
         rows = query == number
         itself = score[rows & (entity == entities[number])]
         if beyond[number] or not len(itself):
-            ranks.append(Rank(None, own[number], int(better()[number]), walk.num_nodes[number]))
+            ranks.append(Rank(None, own[number], int(better[number]), walk.num_nodes[number]))
             continue
         higher = int((score[rows] > itself[0]).sum())
         equal = int((score[rows] == itself[0]).sum())
@@ -368,8 +280,8 @@ def score_nodes(model: PrixLM, trie: Trie, prefixes: list[list[int]], nodes: Arr
     first = np.cumsum(depth) - depth
     turn = np.arange(len(path)) - first[query]
     stepper = Stepper(model, prefixes, int(depth.max()))
-    total = stepper.first(np.arange(len(nodes)), path[first]).astype(np.float64)
-    parent = np.where(turn == 0, -1, -2 - (np.arange(len(path)) - 1))
+    total = stepper.first_of(np.arange(len(nodes)), path[first]).astype(np.float64)
+    parent = np.where(turn == 0, -1, -1 - np.arange(len(path)))
     following = np.append(path[1:], 0)
     following[first + depth - 1] = model.encoder.id("[EOS]")
     new = NewTokens(query, parent, turn, path)
@@ -387,48 +299,27 @@ def score_all(
     exclude: Sequence[Array] | None = None,
 ) -> list[Found]:
     """Every candidate: the whole trie is walked, level by level. Slow, and obvious."""
-    walk = _Walk(model, trie, prefixes, exclude)
+    walk = Walk(model, trie, prefixes, exclude)
+    answers = _Answers(len(prefixes), len(trie.entity) if k is None else k)
     beams = walk.roots()
     while len(beams):
         walk.visit(beams)
-        walk.finish(beams)
+        answers.add(*walk.finish(beams))
         beams = walk.expand(beams)
-    most = len(trie.entity) if k is None else k
     nothing = np.full(len(prefixes), -np.inf)
-    return walk.results(most, nothing, np.ones(len(prefixes), bool))
+    return answers.found(nothing, np.ones(len(prefixes), bool), walk.num_nodes)
 
 
-def _best(beams: _Beams, number: int) -> tuple[_Beams, _Beams]:
-    """The best of each query, and the rest."""
-    order = np.lexsort((beams.node, -beams.score, beams.query))
-    query = beams.query[order]
-    rank = np.arange(len(order)) - np.searchsorted(query, query)
-    return beams.take(order[rank < number]), beams.take(order[rank >= number])
+def _best(beams: Beams, number: int) -> tuple[Beams, Beams]:
+    """The best of each query, and the rest. Of equal scores, the node that comes first."""
+    rank = _ranks(beams.query, beams.score)
+    return beams.take(np.flatnonzero(rank < number)), beams.take(np.flatnonzero(rank >= number))
 
 
-def _key(query: Array, number: Array) -> Array:
-    return (query.astype(np.int64) << 32) | number.astype(np.int64)
-
-
-def _exclusions(trie: Trie, exclude: Sequence[Array] | None) -> tuple[Array, Array]:
-    """(query, node) keys below which all is excluded, and (query, entity) keys."""
-    nothing = np.zeros(0, np.int64)
-    if exclude is None or not any(len(part) for part in exclude):
-        return nothing, nothing
-    lists = [np.unique(np.asarray(part, np.int64)) for part in exclude]
-    query = np.repeat(np.arange(len(lists)), [len(part) for part in lists])
-    entity = np.concatenate(lists)
-    node = trie.nodes_of(entity)
-    excluded = _key(query, entity)
-    query, node = query[node >= 0], node[node >= 0]
-    keys = []
-    level = _key(query, node)
-    while len(level):  # climb: each excluded entity counts at every node above it
-        keys.append(level)
-        node = trie.parent[level & 0xFFFFFFFF].astype(np.int64)
-        level = ((level >> 32) << 32 | node)[node > 0]
-    if not keys:
-        return nothing, excluded
-    found, counts = np.unique(np.concatenate(keys), return_counts=True)
-    below = trie.num_below[found & 0xFFFFFFFF]
-    return found[counts == below], excluded
+def _ranks(query: Array, score: Array) -> Array:
+    """The rank of each score within its query, from 0; of equal ones the first is better."""
+    order = np.lexsort((-score, query))
+    sorted_ = query[order]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - np.searchsorted(sorted_, sorted_)
+    return rank

@@ -1,18 +1,38 @@
 """The demo: the main job on the embedded world KB, in a few minutes on two cores.
 
 DEMO/kb      the world KB        DEMO/split   its train, valid and test triples
-DEMO/model   a small Prix-LM pretrained on the split
+DEMO/model   a small Prix-LM pretrained on the split; then it is asked what it was not told
 """
 
 import shutil
 from pathlib import Path
 
+from prixlm.complete import Completer, SearchConfig
+from prixlm.errors import PrixError
+from prixlm.facts import Asked, Query
 from prixlm.kb.importer import import_kb
 from prixlm.kb.splits import SplitConfig, split_kb
 from prixlm.kb.store import KB
 from prixlm.model import PrixLM
 from prixlm.pretrain import PretrainConfig, pretrain
 from prixlm.training import Progress
+
+LANGUAGES = ("et", "te", "lo", "th", "ja", "ru")
+_FACTS = """
+    SELECT s.name, t.relation, list(DISTINCT o.name)
+    FROM (
+        SELECT DISTINCT subject, relation FROM triples WHERE lang = $lang AND split = 'test'
+    ) asked JOIN triples t USING (subject, relation)
+    JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
+    GROUP BY s.name, t.relation, t.subject
+    ORDER BY md5(CAST(t.subject * 1000 + t.relation AS VARCHAR)) LIMIT $number
+"""
+_NAMES = """
+    SELECT a.name, list(DISTINCT b.name)
+    FROM entities a JOIN entities b ON b.concept = a.concept
+    WHERE a.lang = 'en' AND b.lang = $lang GROUP BY a.name, a.concept
+    ORDER BY md5(CAST(a.concept AS VARCHAR)) LIMIT $number
+"""
 
 
 def run_demo(
@@ -26,3 +46,34 @@ def run_demo(
     if (to / "model" / "checkpoints").is_dir():
         shutil.rmtree(to / "model")
     return kb, pretrain(split, to / "model", config, progress)
+
+
+def ask_demo(
+    to: Path, model: PrixLM, progress: Progress | None = None, number: int = 25
+) -> tuple[list[Asked], list[Asked]]:
+    """Test facts, which the model has not seen, completed; English names in other scripts."""
+    completer = Completer(model, KB(to / "split"), progress)
+    facts: list[tuple[Query, list[str]]] = []
+    names: list[tuple[Query, list[str]]] = []
+    for lang in LANGUAGES:
+        asked = {"lang": lang, "number": number}
+        keys = completer.kb.relation_keys()
+        for subject, relation, truth in completer.kb.query(_FACTS, asked).fetchall():
+            facts.append((Query(lang, subject, keys[relation]), truth))
+        for name, truth in completer.kb.query(_NAMES, asked).fetchall():
+            names.append((Query("en", name, None, lang), truth))
+    return _ask(completer, facts, progress), _ask(completer, names, progress)
+
+
+def _ask(
+    completer: Completer, asked: list[tuple[Query, list[str]]], progress: Progress | None
+) -> list[Asked]:
+    found: list[Asked] = []
+    for start in range(0, len(asked), 16):
+        part = asked[start : start + 16]
+        answers = completer.answer([query for query, _ in part], SearchConfig())
+        for (query, truth), one in zip(part, answers, strict=True):
+            found.append(Asked(query, truth, [] if isinstance(one, PrixError) else one))
+        if progress is not None:
+            progress("ask", len(found), len(asked))
+    return found

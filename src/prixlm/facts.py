@@ -54,3 +54,18 @@ class Answer:
     name: str
     score: float  # the log-probability, or what the ranker states
     rank: int  # from 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query whose answer is known, and what the model says."""
+
+    query: Query
+    truth: list[str]
+    answers: list[Answer]
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of the first right answer."""
+        right = (answer.rank for answer in self.answers if answer.name in self.truth)
+        return next(right, None)

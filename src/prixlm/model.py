@@ -167,9 +167,9 @@ class PrixLM(nn.Module):
 
     def loss(self, batch: Batch) -> Tensor:
         """The sum over object tokens and `[EOS]` of -log P(x_t | x_<t): the paper's loss."""
-        states = self._transform(self.target_states(batch))
+        states = self.transform(self.target_states(batch))
         target = torch.from_numpy(batch.target).to(states.device)
-        arguments = (states, *self._decoder(), target)
+        arguments = (states, *self.decoder(), target)
         return cast(Tensor, _LinearCrossEntropy.apply(*arguments))  # type: ignore[no-untyped-call]
 
     def embed(self, ids: Tensor, places: Tensor) -> Tensor:
@@ -183,8 +183,8 @@ class PrixLM(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """The head, whole: (..., H) to (..., V)."""
-        weight, bias = self._decoder()
-        return nn.functional.linear(self._transform(states), weight, bias)
+        weight, bias = self.decoder()
+        return nn.functional.linear(self.transform(states), weight, bias)
 
     def log_probabilities(self, states: Tensor) -> Tensor:
         """What follows each state: (..., H) to (..., V)."""
@@ -202,14 +202,14 @@ class PrixLM(nn.Module):
     def _is_roberta(self) -> bool:
         return str(self.backbone.config.model_type) == "xlm-roberta"
 
-    def _transform(self, states: Tensor) -> Tensor:
+    def transform(self, states: Tensor) -> Tensor:
         """The head before its projection: dense, GELU, norm."""
         if self._is_roberta():
             head = self.backbone.lm_head
             return cast(Tensor, head.layer_norm(nn.functional.gelu(head.dense(states))))
         return cast(Tensor, self.backbone.cls.predictions.transform(states))
 
-    def _decoder(self) -> tuple[Tensor, Tensor]:
+    def decoder(self) -> tuple[Tensor, Tensor]:
         """Weight (V, H), tied to the embeddings, and bias of the projection."""
         is_roberta = self._is_roberta()
         head = self.backbone.lm_head if is_roberta else self.backbone.cls.predictions

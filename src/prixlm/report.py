@@ -4,6 +4,7 @@ Names from a KB are untrusted text: `shown` makes them safe for a terminal.
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from prixlm.facts import Answer
+from prixlm.facts import Answer, Asked
 from prixlm.kb.store import KB, SPLITS
 
 
@@ -123,6 +124,38 @@ def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> No
     for answer in answers:
         table.add_row(str(answer.rank), shown(answer.name), f"{answer.score:.2f}")
     console.print(table)
+
+
+def print_asked(console: Console, title: str, asked: Sequence[Asked], number: int = 2) -> None:
+    """A few questions of each language with the model's best answers and the truth, and the hits
+    of all of them."""
+    table = Table(title=title, title_style="bold", title_justify="left")
+    for column in ("language", "question", "best answers", "truth", "rank"):
+        table.add_column(column, justify="right" if column == "rank" else "left")
+    counts: Counter[str] = Counter()
+    for one in asked:
+        query = one.query
+        lang = query.to or query.lang
+        counts[lang] += 1
+        if counts[lang] <= number:
+            what = query.relation or language_name(query.to or "")
+            best = ", ".join(answer.name for answer in one.answers[:3])
+            table.add_row(
+                lang,
+                shown(f"{query.subject} · {what}"),
+                shown(best),
+                shown(", ".join(one.truth[:3])),
+                str(one.rank or "–"),
+            )
+    console.print(table)
+    ranks = [one.rank for one in asked]
+    hits = [
+        sum(r is not None and r <= most for r in ranks) / max(1, len(ranks)) for most in (1, 10)
+    ]
+    console.print(
+        f"Of {len(ranks):,} asked, {hits[0]:.0%} have the truth first and {hits[1]:.0%} "
+        "among the best ten."
+    )
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:

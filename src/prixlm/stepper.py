@@ -7,7 +7,7 @@ nothing is copied when beams part, and a batch may hold tokens of any query at a
 of tokens among them.
 
     stepper = Stepper(model, prefixes, height)
-    scores = stepper.first(query, token)                        # log P of what may follow [O]
+    scores = stepper.first(tokens)                              # log P of what may follow [O]
     entries, scores = stepper.extend(new, asked)                # add tokens, ask what follows them
 
 Dimension letters: B queries, P longest prefix, M new tokens, A ancestors, H width, V vocabulary.
@@ -23,8 +23,11 @@ from torch import Tensor
 from prixlm.model import PrixLM, attention_mask
 
 Array = np.ndarray[Any, Any]
-_CHUNK = 512
+_ROWS = 1024
 """Rows of logits that are held at once."""
+_PIECES = 4096
+"""Pieces of the vocabulary that are held at once: logits that stay in a processor's cache. With
+fewer rows they are more."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,16 @@ class Stepper:
         last = states[torch.arange(len(prefixes)), length - 1]
         self.hidden_first = last
         real = torch.arange(size, device=self.device) < length[:, None]
-        self.prefix_mask = torch.zeros(real.shape, device=self.device).masked_fill(
-            ~real, float("-inf")
-        )
+        mask = torch.zeros(real.shape, device=self.device).masked_fill(~real, float("-inf"))
+        self.prefix_mask = mask[:, None, None, :]
+
+    def first(self, tokens: Array) -> Array:
+        """log P of some tokens right after the prefix, for all queries: (B * len(tokens),)."""
+        number = len(self.length)
+        return self.first_of(np.repeat(np.arange(number), len(tokens)), np.tile(tokens, number))
 
     @torch.no_grad()
-    def first(self, query: Array, token: Array) -> Array:
+    def first_of(self, query: Array, token: Array) -> Array:
         """log P of tokens right after the prefix of these queries."""
         return self._scores(self.hidden_first, query, token)
 
@@ -107,50 +114,40 @@ class Stepper:
         states = self.model.embed(
             self._tensor(new.token)[None], self._tensor(self.length[new.query] + new.depth)
         )[0]
-        shape = _Rows(new.query, len(self.length))
+        rows = _Rows(new.query, len(self.length), self.device)
         most = int(new.depth.max()) + 1
-        ancestors = self._tensor(self.path[entries, :most])
-        hidden = self._tensor(np.arange(most) > new.depth[:, None])  # beyond a token's own place
-        places = self._tensor(entries)
-        place = self._tensor(shape.place)
+        ancestors = self._tensor(self.path[entries, :most])  # (M, A)
+        beyond = self._tensor(np.arange(most) > new.depth[:, None])  # a token's own place
         for number_, layer in enumerate(self.layers):
             own = layer.attention.self
-            self.keys[number_][places] = own.key(states)
-            self.values[number_][places] = own.value(states)
-            seen = self._attend(number_, own.query(states), ancestors, hidden, place, shape)
+            self.keys[number_][entries[0] : self.num_entries] = own.key(states)
+            self.values[number_][entries[0] : self.num_entries] = own.value(states)
+            seen = self._attend(number_, own.query(states), ancestors, beyond, rows)
             states = layer.feed_forward_chunk(layer.attention.output(seen, states))
         return entries, self._scores(states, asked.row, asked.token)
 
     def _attend(
-        self,
-        layer: int,
-        queries: Tensor,
-        ancestors: Tensor,
-        hidden: Tensor,
-        place: Tensor,
-        shape: "_Rows",
+        self, layer: int, queries: Tensor, ancestors: Tensor, beyond: Tensor, rows: "_Rows"
     ) -> Tensor:
         """Attention of new tokens to their prefix (shared) and to their own path: (M, H)."""
-        heads = self.num_heads
-        wide = queries.new_zeros(shape.num_queries * shape.most, self.width)
-        wide[place] = queries
-        wide = self._heads(wide.view(shape.num_queries, shape.most, self.width))  # (B, h, C, D)
-        scale = (self.width // heads) ** -0.5
-        prefix = wide @ self.prefix_keys[layer].transpose(2, 3) * scale
-        prefix += self.prefix_mask[:, None, None, :]
-        flat = prefix.transpose(1, 2).reshape(-1, heads, prefix.shape[-1])[place]  # (M, h, P)
-        keys = self.keys[layer][ancestors].view(*ancestors.shape, heads, -1)  # (M, A, h, D)
-        values = self.values[layer][ancestors].view(*ancestors.shape, heads, -1)
-        q = queries.view(-1, heads, self.width // heads)
-        path = torch.einsum("mhd,mahd->mha", q, keys) * scale
-        path = path.masked_fill(hidden[:, None, :], float("-inf"))
+        heads, size = self.num_heads, self.width // self.num_heads
+        queries = queries * size**-0.5
+        wide = self._heads(rows.spread(queries))  # (B, h, C, D)
+        prefix = wide @ self.prefix_keys[layer].transpose(2, 3) + self.prefix_mask
+        flat = rows.pick(prefix.transpose(1, 2)).view(len(queries), heads, -1)  # (M, h, P)
+        shape = (*ancestors.shape, heads, size)
+        keys = self.keys[layer].index_select(0, ancestors.view(-1)).view(shape)  # (M, A, h, D)
+        values = self.values[layer].index_select(0, ancestors.view(-1)).view(shape)
+        # Products and sums: for matrices as small as these, faster than a batched product.
+        path = (keys * queries.view(-1, 1, heads, size)).sum(-1)  # (M, A, h)
+        path = path.masked_fill_(beyond[:, :, None], float("-inf")).transpose(1, 2)
         weights = torch.softmax(torch.cat([flat, path], dim=-1), dim=-1)
-        on_prefix, on_path = weights.split([flat.shape[-1], path.shape[-1]], dim=-1)  # type: ignore[no-untyped-call]
-        spread = weights.new_zeros(shape.num_queries * shape.most, heads, flat.shape[-1])
-        spread[place] = on_prefix
-        spread = spread.view(shape.num_queries, shape.most, heads, -1).transpose(1, 2)
-        seen = (spread @ self.prefix_values[layer]).transpose(1, 2).reshape(-1, self.width)[place]
-        return seen + torch.einsum("mha,mahd->mhd", on_path, values).reshape(-1, self.width)
+        on_prefix, on_path = torch.split(weights, [flat.shape[2], path.shape[2]], dim=-1)
+        spread = rows.spread(on_prefix.reshape(len(queries), -1))
+        spread = spread.view(*spread.shape[:2], heads, -1).transpose(1, 2)
+        seen = rows.pick((spread @ self.prefix_values[layer]).transpose(1, 2))
+        on_path = on_path.transpose(1, 2)[..., None]  # (M, A, h, 1)
+        return seen + (values * on_path).sum(1).view(len(queries), -1)
 
     def _add_paths(self, new: NewTokens, entries: Array) -> None:
         """The entries that lead to each new one, itself last."""
@@ -166,16 +163,32 @@ class Stepper:
 
     def _scores(self, states: Tensor, row: Array, token: Array) -> Array:
         """log P of (row, token) pairs, normalised over the whole vocabulary."""
+        states = self.model.transform(states)
+        weight, bias = self.model.decoder()
         found = np.empty(len(row), np.float32)
-        order = np.argsort(row, kind="stable")
-        bounds = np.searchsorted(row[order], np.arange(0, len(states) + _CHUNK, _CHUNK))
-        for part, start in enumerate(range(0, len(states), _CHUNK)):
-            pairs = order[bounds[part] : bounds[part + 1]]
-            if len(pairs):
-                logits = self.model.logits(states[start : start + _CHUNK])
-                norm = torch.logsumexp(logits, dim=-1)
-                rows, tokens = self._tensor(row[pairs] - start), self._tensor(token[pairs])
-                found[pairs] = (logits[rows, tokens] - norm[rows]).float().cpu().numpy()
+        pieces = min(len(weight), _PIECES * max(1, _ROWS // max(1, len(states)) // 2))
+        block = row // _ROWS * -(-len(weight) // pieces) + token // pieces
+        order = np.argsort(block, kind="stable")
+        block = block[order]
+        number = 0
+        room = states.new_empty(min(_ROWS, len(states)), pieces)
+        for start in range(0, len(states), _ROWS):
+            part = states[start : start + _ROWS]
+            highest, sums, picked = [], [], []
+            for piece in range(0, len(weight), pieces):
+                some = slice(piece, piece + pieces)
+                logits = room[: len(part), : len(weight) - piece]
+                torch.addmm(bias[some], part, weight[some].T, out=logits)
+                pairs = order[slice(*np.searchsorted(block, [number, number + 1]))]
+                number += 1
+                if len(pairs):
+                    at = self._tensor(row[pairs] - start), self._tensor(token[pairs] - piece)
+                    picked.append((pairs, at[0], logits[at]))
+                highest.append(logits.amax(1))
+                sums.append(logits.sub_(highest[-1][:, None]).exp_().sum(1))
+            norm = torch.logsumexp(torch.stack(highest) + torch.stack(sums).log(), dim=0)
+            for pairs, at_row, values in picked:
+                found[pairs] = (values - norm[at_row]).float().cpu().numpy()
         return found
 
     def _make_room(self, number: int) -> None:
@@ -184,13 +197,13 @@ class Stepper:
             shape = (number, self.width)
             kind = next(self.model.parameters()).dtype
             options: dict[str, Any] = {"dtype": kind, "device": self.device}
-            self.keys = [torch.zeros(shape, **options) for _ in self.layers]
-            self.values = [torch.zeros(shape, **options) for _ in self.layers]
+            self.keys = [torch.empty(shape, **options) for _ in self.layers]
+            self.values = [torch.empty(shape, **options) for _ in self.layers]
         elif len(self.keys[0]) < number:
             more = max(number, 2 * len(self.keys[0])) - len(self.keys[0])
             for pool in (self.keys, self.values):
                 for place, old in enumerate(pool):
-                    pool[place] = torch.cat([old, old.new_zeros(more, self.width)])
+                    pool[place] = torch.cat([old, old.new_empty(more, self.width)])
 
     def _heads(self, states: Tensor) -> Tensor:
         """(B, L, H) to (B, heads, L, H / heads)."""
@@ -201,12 +214,27 @@ class Stepper:
 
 
 class _Rows:
-    """Flat tokens laid out by query: place of each in a (B, C) rectangle."""
+    """Tokens laid out by query, in a (B, C) rectangle."""
 
-    def __init__(self, query: Array, num_queries: int) -> None:
+    def __init__(self, query: Array, num_queries: int, device: torch.device) -> None:
         counts = np.bincount(query, minlength=num_queries)
-        self.num_queries, self.most = num_queries, int(counts.max(initial=1))
+        self.shape = (num_queries, int(counts.max(initial=1)))
         order = np.argsort(query, kind="stable")
         turn = np.empty(len(query), np.int64)
         turn[order] = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self.place = query * self.most + turn
+        place = query * self.shape[1] + turn
+        full = np.arange(self.shape[0] * self.shape[1])
+        self.whole = np.array_equal(place, full)  # nothing has to be moved
+        source = np.zeros_like(full)
+        source[place] = np.arange(len(query))
+        self.place, self.source = (torch.from_numpy(a).to(device) for a in (place, source))
+
+    def spread(self, flat: Tensor) -> Tensor:
+        """(M, X) to (B, C, X); gaps repeat the first token, and nobody reads them."""
+        rows = flat if self.whole else flat.index_select(0, self.source)
+        return rows.view(*self.shape, -1)
+
+    def pick(self, wide: Tensor) -> Tensor:
+        """(B, C, ...) to (M, X)."""
+        rows = wide.reshape(self.shape[0] * self.shape[1], -1)
+        return rows if self.whole else rows.index_select(0, self.place)

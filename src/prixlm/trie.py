@@ -33,6 +33,8 @@ class Trie:
     first: Array  # (N + 1,) int32: the children of n are first[n] to first[n + 1]
     offset: Array  # (N + 1,) int32: the entities at n are entity[offset[n]:offset[n + 1]]
     entity: Array  # (E,) int32
+    depth: Array  # (N,) int16: how many tokens lead to each node
+    run_length: Array  # (N,) int16: how far the only way on goes: to a name or a fork
 
     @classmethod
     def build(cls, names: Ragged, entities: Array) -> "Trie":
@@ -57,7 +59,7 @@ class Trie:
     def restrict(self, entities: Array) -> "Trie":
         """The trie of a subset of its entities, by climbing from their nodes."""
         chosen = np.isin(self.entity, entities)
-        ends = self.entity_node[chosen]
+        ends = np.searchsorted(self.offset, np.flatnonzero(chosen), side="right") - 1
         levels = [np.zeros(1, np.int64)]
         level = np.unique(ends)
         while len(level):
@@ -74,43 +76,19 @@ class Trie:
     def num_nodes(self) -> int:
         return len(self.token)
 
-    @cached_property
-    def entity_node(self) -> Array:
-        """The node at which each of `entity` stands: (E,)."""
-        counts = np.diff(self.offset)
-        return np.repeat(np.arange(self.num_nodes), counts)
+    @property
+    def height(self) -> int:
+        """The tokens of the longest name."""
+        return int(self.depth[-1])
 
-    @cached_property
-    def depth(self) -> Array:
-        """How many tokens lead to each node: (N,)."""
-        depth = np.zeros(self.num_nodes, np.int32)
-        start, end = 1, int(self.first[1]) if self.num_nodes > 1 else 1
-        level = 1
-        while start < end:
-            depth[start:end] = level
-            start, end = end, int(self.first[end])
-            level += 1
-        return depth
-
-    @cached_property
-    def num_below(self) -> Array:
-        """How many entities stand at each node or below it: (N,)."""
-        counts = np.diff(self.offset).astype(np.int64)
-        for level in range(int(self.depth[-1]), 0, -1):
-            nodes = np.flatnonzero(self.depth == level)
-            np.add.at(counts, self.parent[nodes], counts[nodes])
+    def num_below(self, nodes: Array) -> Array:
+        """How many entities stand at each of these nodes or below it."""
+        low, high = np.asarray(nodes, np.int64), np.asarray(nodes, np.int64) + 1
+        counts = np.zeros(len(low), np.int64)
+        while (low < high).any():  # what is below a node is one stretch of each level
+            counts += self.offset[high] - self.offset[low]
+            low, high = self.first[low], self.first[high]
         return counts
-
-    @cached_property
-    def run_end(self) -> Array:
-        """Where the only way on from each node ends: at a name or a fork. (N,)"""
-        only = (np.diff(self.first) == 1) & (np.diff(self.offset) == 0)
-        end = np.where(only, self.first[:-1], np.arange(self.num_nodes))
-        while True:  # doubles the stride: as many rounds as the longest run has bits
-            further = end[end]
-            if np.array_equal(further, end):
-                return np.asarray(end)
-            end = further
 
     def entities_at(self, node: int) -> Array:
         return np.asarray(self.entity[self.offset[node] : self.offset[node + 1]])
@@ -125,12 +103,17 @@ class Trie:
 
     def nodes_of(self, entities: Array) -> Array:
         """The node of each of these entities, -1 for one that is no candidate."""
-        order = np.argsort(self.entity, kind="stable")
-        place = np.searchsorted(self.entity, entities, sorter=order)
-        place = order[np.minimum(place, len(order) - 1)] if len(order) else np.zeros_like(place)
-        if not len(order):
+        if not len(self.entity):
             return np.full(len(entities), -1)
-        return np.where(self.entity[place] == entities, self.entity_node[place], -1)
+        order = self._by_entity
+        place = np.searchsorted(self.entity, entities, sorter=order)
+        place = order[np.minimum(place, len(order) - 1)]
+        node = np.searchsorted(self.offset, place, side="right") - 1
+        return np.where(self.entity[place] == entities, node, -1)
+
+    @cached_property
+    def _by_entity(self) -> Array:
+        return np.argsort(self.entity, kind="stable")
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,12 +124,13 @@ class Trie:
     def open(cls, folder: Path) -> "Trie":
         """A saved trie, mapped into memory."""
         paths = (folder / f"{field.name}.npy" for field in fields(cls))
-        return cls(*(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths))
+        arrays = (np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
+        return cls(*(np.asarray(array) for array in arrays))
 
 
 def open_trie(cache: TokenCache, lang: str, entities: range) -> Trie:
     """The trie of a language's entities: the one beside the token cache, or a new one."""
-    folder = cache.folder / f"trie-{lang}"
+    folder = cache.folder / f"trie-2-{lang}"
     if folder.is_dir():
         return Trie.open(folder)
     trie = Trie.build(cache.entities, np.arange(entities.start, entities.stop))
@@ -171,14 +155,40 @@ def ragged_ranges(starts: Array, ends: Array) -> tuple[Array, Array]:
 def _from_nodes(token: Array, parent: Array, node: Array, entity: Array) -> Trie:
     """A trie from its nodes in order, and the last node of each entity's name."""
     number = len(token)
-    places = np.arange(number + 1)
-    first = np.searchsorted(parent[1:], places) + 1  # parents rise: children are side by side
+    first = np.ones(number + 1, np.int64)  # parents rise: children are side by side
+    np.cumsum(np.bincount(parent[1:], minlength=number), out=first[1:])
+    first[1:] += 1
     order = np.lexsort((entity, node))
-    offset = np.searchsorted(node[order], places)
+    offset = np.zeros(number + 1, np.int64)
+    np.cumsum(np.bincount(node, minlength=number), out=offset[1:])
     return Trie(
         token.astype(np.int32),
         parent.astype(np.int32),
         first.astype(np.int32),
         offset.astype(np.int32),
         entity[order].astype(np.int32),
+        _depths(first),
+        _run_lengths(first, offset),
     )
+
+
+def _depths(first: Array) -> Array:
+    depth = np.zeros(len(first) - 1, np.int16)
+    start, end, level = 0, 1, 0
+    while start < end:
+        depth[start:end] = level
+        start, end, level = end, int(first[end]), level + 1
+    return depth
+
+
+def _run_lengths(first: Array, offset: Array) -> Array:
+    """From the last level up: one more than the only child's."""
+    length = np.zeros(len(first) - 1, np.int16)
+    only = np.flatnonzero((np.diff(first) == 1) & (np.diff(offset) == 0))
+    child = first[only]
+    while len(only):  # as many rounds as the longest run has nodes
+        longer = length[child] + 1
+        changed = longer != length[only]
+        length[only] = longer
+        only, child = only[changed], child[changed]
+    return length

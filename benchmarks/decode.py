@@ -1,0 +1,474 @@
+"""Constrained decoding against its peers, in one run: `python benchmarks/decode.py PART...`.
+
+peers      `beam_search` (K = 50, the best 10) against
+             released    the authors' released algorithm: one forward pass a beam a step, no cache,
+                         a dict of token tuples
+             generate    Hugging Face's `generate` with a trie behind `prefix_allowed_tokens_fn`
+             plain       a batched beam whose cache is copied for every beam
+           one query at a time and in a batch, DBP-5L's English candidates; at XLM-R-base's shape
+           with 250,002 pieces and random weights (near-uniform scores prune nothing), the same
+           trimmed, and with a trained compact model (`--model`, made by `prixlm pretrain`).
+           Answers are compared first.
+millions   two million generated names: building, size, loading, and time a query as names grow.
+exact      `exact_search` on the trained model: nodes, time against the beam, differing answers.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache, XLMRobertaForCausalLM
+
+from common import DATA, Machine, peak_gib, save_base
+from prixlm import KB, import_kb
+from prixlm.complete import Completer
+from prixlm.decode import Found, beam_search, exact_search
+from prixlm.facts import Query
+from prixlm.model import PrixLM
+from prixlm.stepper import Stepper
+from prixlm.tokens import Ragged
+from prixlm.trie import Trie, open_trie, ragged_ranges
+from prixlm.trim import pieces_to_keep
+
+Array = np.ndarray[Any, Any]
+BEAM, BEST = 50, 10
+
+
+# --- the peers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and its candidates; `names` is the dict that the released code and `generate` use."""
+
+    model: PrixLM
+    trie: Trie
+    names: dict[tuple[int, ...], list[int]]  # what may follow each beginning of a name
+    ends: dict[tuple[int, ...], int]  # the lowest entity of a whole name
+    decoder: Any  # the same weights as transformers' causal class, which has a cache
+
+
+def make_setting(model: PrixLM, trie: Trie) -> Setting:
+    eos = model.encoder.id("[EOS]")
+    following: dict[tuple[int, ...], list[int]] = {(): []}
+    ends: dict[tuple[int, ...], int] = {}
+    paths: list[tuple[int, ...]] = [()]
+    for node in range(1, trie.num_nodes):
+        before = paths[trie.parent[node]]
+        paths.append((*before, int(trie.token[node])))
+        following[before].append(int(trie.token[node]))
+        following[paths[-1]] = []
+    for node in np.flatnonzero(np.diff(trie.offset)).tolist():
+        following[paths[node]].append(eos)
+        ends[paths[node]] = int(trie.entities_at(node).min())
+    config = type(model.backbone.config).from_dict(model.backbone.config.to_dict())
+    config.is_decoder = True
+    decoder = XLMRobertaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
+    missing = decoder.load_state_dict(model.backbone.state_dict(), strict=False)
+    assert not missing.missing_keys, missing
+    return Setting(model, trie, following, ends, decoder)
+
+
+@torch.no_grad()
+def released(setting: Setting, prefix: Sequence[int]) -> dict[int, float]:
+    """The released algorithm: batches of one, no cache, a dict keyed by token tuples."""
+    model, eos = setting.model, setting.model.encoder.id("[EOS]")
+    found: dict[int, float] = {}
+    current: dict[tuple[int, ...], float] = {(): 0.0}
+    while current:
+        longer: dict[tuple[int, ...], float] = {}
+        for beginning, score in current.items():
+            ids = torch.tensor([[*prefix, *beginning]])
+            states = model.hidden(ids, torch.tensor([len(prefix)]), torch.tensor([ids.shape[1]]))
+            scores = model.log_probabilities(states)[0, -1]  # the class has logits everywhere
+            for token in setting.names[beginning]:
+                total = score + scores[token].item()
+                if token == eos:
+                    found[setting.ends[beginning]] = total
+                else:
+                    longer[(*beginning, token)] = total
+        best = sorted(longer, key=lambda path: -longer[path])[:BEAM]
+        current = {path: longer[path] for path in best}
+    order = sorted(found, key=lambda entity: (-found[entity], entity))[:BEST]
+    return {entity: found[entity] for entity in order}
+
+
+def prefix_cache(setting: Setting, prefixes: list[list[int]], size: int) -> tuple[Any, Stepper]:
+    """transformers' cache of the prefixes, read in both directions as the model was trained."""
+    stepper = Stepper(setting.model, prefixes, 1)
+    cache = DynamicCache(config=setting.decoder.config)
+    pairs = zip(stepper.prefix_keys, stepper.prefix_values, strict=True)
+    for number, (keys, values) in enumerate(pairs):
+        cache.update(keys[:, :, :size].clone(), values[:, :, :size].clone(), number)
+    cache.batch_repeat_interleave(BEAM)
+    return cache, stepper
+
+
+@torch.no_grad()
+def generated(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, float]]:
+    """`generate` with a callback; its prefix has been read in both directions beforehand."""
+    size, eos = len(prefixes[0]), setting.model.encoder.id("[EOS]")
+    cache, _ = prefix_cache(setting, prefixes, size - 1)
+
+    def allowed(_: int, ids: torch.Tensor) -> list[int]:
+        path = tuple(ids[size:].tolist())
+        return setting.names.get(path, [eos])
+
+    ids = torch.tensor(prefixes)
+    output = setting.decoder.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        past_key_values=cache,
+        num_beams=BEAM,
+        num_return_sequences=BEST,
+        prefix_allowed_tokens_fn=allowed,
+        max_new_tokens=int(setting.trie.depth[-1]) + 1,
+        length_penalty=0.0,
+        eos_token_id=eos,
+        pad_token_id=1,
+        do_sample=False,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    answers: list[dict[int, float]] = [{} for _ in prefixes]
+    rows = zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True)
+    for place, (sequence, score) in enumerate(rows):
+        name = tuple(sequence[size:])
+        name = name[: name.index(eos)] if eos in name else name
+        if name in setting.ends:
+            answers[place // BEST][setting.ends[name]] = score
+    return answers
+
+
+@torch.no_grad()
+def plain(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, float]]:
+    """Algorithm 1, batched over beams and queries, with a cache that is copied for every beam."""
+    trie, eos, size = setting.trie, setting.model.encoder.id("[EOS]"), len(prefixes[0])
+    num_queries = len(prefixes)
+    cache, stepper = prefix_cache(setting, prefixes, size)
+    first = setting.model.log_probabilities(stepper.hidden_first)
+    scores = torch.repeat_interleave(first, BEAM, 0)
+    node = np.zeros(num_queries * BEAM, np.int64)  # a row for each beam of each query
+    total = np.where(np.arange(num_queries * BEAM) % BEAM == 0, 0.0, -np.inf)
+    found: list[dict[int, float]] = [{} for _ in prefixes]
+    for depth in range(int(trie.depth[-1]) + 1):
+        alive = np.flatnonzero(total > -np.inf)
+        for row in alive[np.diff(trie.offset)[node[alive]] > 0] if depth else []:
+            score = total[row] + scores[row, eos].item()
+            found[row // BEAM][int(trie.entity[trie.offset[node[row]]])] = score
+        child, owner = ragged_ranges(trie.first[node[alive]], trie.first[node[alive] + 1])
+        row = alive[owner]
+        if not len(row):
+            break
+        token = trie.token[child].astype(np.int64)
+        score = total[row] + scores[torch.from_numpy(row), torch.from_numpy(token)].double().numpy()
+        order = np.lexsort((child, -score, row // BEAM))
+        query = row[order] // BEAM
+        rank = np.arange(len(order)) - np.searchsorted(query, query)
+        order, place = order[rank < BEAM], (query * BEAM + rank)[rank < BEAM]
+        source = (np.arange(len(node)) // BEAM) * BEAM
+        source[place] = row[order]
+        node, total = np.zeros_like(node), np.full(len(node), -np.inf)
+        node[place], total[place] = child[order], score[order]
+        cache.reorder_cache(torch.from_numpy(source))
+        ids = torch.from_numpy(np.where(node > 0, trie.token[node], 1).astype(np.int64))
+        places = torch.full((len(ids), 1), size + depth + 2)  # XLM-R's positions begin at 2
+        output = setting.decoder(
+            ids[:, None], past_key_values=cache, position_ids=places, use_cache=True
+        )
+        scores = torch.log_softmax(output.logits[:, -1], dim=-1)
+    return [dict(sorted(one.items(), key=lambda pair: (-pair[1], pair[0]))[:BEST]) for one in found]
+
+
+def ours(setting: Setting, prefixes: list[list[int]]) -> list[Found]:
+    return beam_search(setting.model, setting.trie, prefixes, BEST, beam=BEAM)
+
+
+# --- the comparison -------------------------------------------------------------------------------
+
+
+def english_queries(kb: KB, completer: Completer, number: int) -> list[list[int]]:
+    """Prefixes of test facts, of the commonest length: peers need no padding."""
+    names = completer.relation_names("en")
+    rows = kb.query(
+        "SELECT s.name, t.relation FROM triples t JOIN entities s ON s.id = t.subject "
+        "WHERE t.lang = 'en' AND t.split = 'test' ORDER BY hash(t.subject, t.relation), 1, 2"
+    ).fetchall()[: 40 * number]
+    prefixes = [completer.encode(Query("en", name, names[relation])) for name, relation in rows]
+    lengths = np.array([len(prefix) for prefix in prefixes])
+    chosen = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:number]
+    return [prefixes[place] for place in chosen]
+
+
+def same_answers(ours: Found, theirs: dict[int, float]) -> bool:
+    """The same scores in order; names of equal score may stand in another order."""
+    return len(ours.score) == len(theirs) and bool(
+        np.allclose(ours.score, np.array(list(theirs.values())), atol=2e-3)
+    )
+
+
+def overlap(ours: Found, theirs: dict[int, float]) -> float:
+    return len(set(ours.entity.tolist()) & set(theirs)) / max(1, len(ours.entity))
+
+
+def search_operations(setting: Setting, prefixes: list[list[int]], found: list[Found]) -> float:
+    """What the search multiplies and adds: prefixes and visited nodes, once each."""
+    config = setting.model.backbone.config
+    width, inner = config.hidden_size, config.intermediate_size
+    layer = 2.0 * config.num_hidden_layers * (4 * width**2 + 2 * width * inner)
+    head = 2.0 * (width**2 + width * config.vocab_size)
+    nodes = sum(one.num_nodes for one in found)
+    tokens = sum(len(prefix) for prefix in prefixes)
+    return float((tokens + nodes) * layer + (len(prefixes) + nodes) * head)
+
+
+class Times:
+    """Seconds of each way, summed over turns that alternate between the ways."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.queries: dict[str, int] = {}
+
+    def run(self, name: str, number: int, work: Callable[..., Any], *args: Any) -> Any:
+        started = time.perf_counter()
+        result = work(*args)
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+        self.queries[name] = self.queries.get(name, 0) + number
+        return result
+
+    def each(self, name: str) -> float:
+        return self.seconds[name] / self.queries[name]
+
+
+def compare(title: str, kb: KB, model: PrixLM, args: argparse.Namespace) -> None:
+    """One model against its peers; the answers first."""
+    completer = Completer(model, kb)
+    trie = open_trie(completer.cache, "en", kb.entity_range("en"))
+    setting = make_setting(model.eval(), trie)
+    prefixes = english_queries(kb, completer, args.batch)
+    times, machine = Times(), Machine()
+    done, equal, agreed, nodes = 0.0, [], [], []
+    ours(setting, prefixes[:1]), plain(setting, prefixes[:1])  # not counted
+    for turn, prefix in enumerate(prefixes[: args.queries]):
+        [found] = times.run("ours", 1, ours, setting, [prefix])
+        done += search_operations(setting, [prefix], [found])
+        nodes.append(found.num_nodes)
+        machine.measure()
+        [theirs] = times.run("plain", 1, plain, setting, [prefix])
+        equal.append(same_answers(found, theirs))
+        if turn < args.slow:
+            theirs = times.run("released", 1, released, setting, prefix)
+            equal.append(same_answers(found, theirs))
+            [theirs] = times.run("generate", 1, generated, setting, [prefix])
+            agreed.append(overlap(found, theirs))
+        machine.measure()
+    single_share = done / times.seconds["ours"] / machine.rate
+    done = 0.0
+    for _ in range(args.turns):
+        found = times.run("ours, batch", len(prefixes), ours, setting, prefixes)
+        done += search_operations(setting, prefixes, found)
+        machine.measure()
+        theirs = times.run("plain, batch", len(prefixes), plain, setting, prefixes)
+        machine.measure()
+        equal += [same_answers(one, other) for one, other in zip(found, theirs, strict=True)]
+    theirs = times.run("generate, batch", len(prefixes), generated, setting, prefixes)
+    agreed += [overlap(one, other) for one, other in zip(found, theirs, strict=True)]
+    batch_share = done / times.seconds["ours, batch"] / machine.rate
+    print(f"\n### {title}\n")
+    print(
+        f"{len(trie.entity):,} candidates, {trie.num_nodes:,} nodes, {len(model.tokenizer):,} "
+        f"pieces. Answers equal to the released algorithm's and to the plain beam's: {sum(equal)} "
+        f"of {len(equal)} lists; `generate` shares {np.mean(agreed):.0%} of them.\n"
+    )
+    print("| | s/query, one at a time | ours is faster | s/query, batch | ours is faster |")
+    print("|---|---|---|---|---|")
+    for name in ("released", "generate", "plain", "ours"):
+        line = f"| {name} | {times.each(name):.3f} | {times.each(name) / times.each('ours'):.1f} |"
+        together = f"{name}, batch"
+        if together in times.seconds:
+            ratio = times.each(together) / times.each("ours, batch")
+            line += f" {times.each(together):.3f} | {ratio:.1f} |"
+        else:
+            ratio = times.each(name) / times.each("ours, batch")
+            line += f" | {ratio:.1f} |"
+        print(line)
+    count = search_operations(setting, prefixes, found) / len(prefixes)
+    print(
+        f"\nThe search cannot avoid {count / 1e9:.1f} Gflop a query ({np.mean(nodes):.0f} nodes "
+        f"and the prefix, once each); {single_share:.0%} of the machine's {machine.rate / 1e9:.0f} "
+        f"Gflop/s with one query, {batch_share:.0%} with {len(prefixes)}."
+    )
+
+
+def compare_peers(kb: KB, work: Path, args: argparse.Namespace) -> None:
+    kinds = args.kinds.split(",")
+    if "base" in kinds or "trimmed" in kinds:
+        save_base(work / "base")
+    if "base" in kinds:
+        compare("XLM-R-base", kb, PrixLM.from_base(work / "base", kb.languages), args)
+    if "trimmed" in kinds:
+        keep = lambda tokenizer: pieces_to_keep(kb, tokenizer)  # noqa: E731
+        model = PrixLM.from_base(work / "base", kb.languages, keep=keep)
+        compare("XLM-R-base, trimmed", kb, model, args)
+    if "compact" in kinds:
+        if args.model is None:
+            print("\nNo trained model: pass --model (made by `prixlm pretrain`).")
+        else:
+            compare("Compact, trained", kb, PrixLM.load(args.model), args)
+
+
+# --- two million candidates -----------------------------------------------------------------------
+
+
+def generate_names(real: Ragged, rows: Array, number: int, seed: int = 0) -> Ragged:
+    """Different names by a chain over the real ones: each token is drawn from what follows the
+    last one somewhere, the end of a name included."""
+    generator = np.random.default_rng(seed)
+    lengths = real.lengths(rows)
+    starts = np.asarray(real.offsets[rows])
+    place, owner = ragged_ranges(starts, starts + lengths)
+    tokens = np.asarray(real.ids[place]).astype(np.int64)
+    last = np.append(owner[1:] != owner[:-1], True)
+    following = np.where(last, -1, np.append(tokens[1:], -1))
+    order = np.argsort(tokens, kind="stable")
+    begins = np.searchsorted(tokens[order], np.arange(tokens.max() + 2))
+    following, firsts = following[order], tokens[np.append(True, last[:-1])]
+    made: Array = np.zeros((0, 24), np.int32)
+    while len(made) < number:
+        state = generator.choice(firsts, number)
+        names = np.full((number, 24), -1, np.int32)
+        for column in range(24):
+            alive = np.flatnonzero(state >= 0)
+            names[alive, column] = state[alive]
+            low, high = begins[state[alive]], begins[state[alive] + 1]
+            state[alive] = following[generator.integers(low, high)]
+        names = names[state < 0]
+        made = np.unique(np.concatenate([made, names]), axis=0)
+    made = made[np.sort(generator.permutation(len(made))[:number])]
+    counts = (made >= 0).sum(1)
+    return Ragged(np.append(0, np.cumsum(counts)), made[made >= 0])
+
+
+def measure_millions(kb: KB, model: PrixLM, work: Path, args: argparse.Namespace) -> None:
+    completer = Completer(model, kb)
+    prefixes = english_queries(kb, completer, args.batch)
+    english = np.arange(*_bounds(kb.entity_range("en")))
+    names = generate_names(completer.cache.entities, english, 2_000_000)
+    real = Trie.build(completer.cache.entities, english)
+    print("\n### Two million candidates\n")
+    print("| names | tokens | nodes a name | build s | bytes a name | load s | s/query | batch |")
+    print("|---|---|---|---|---|---|---|---|")
+    for number in (len(english), 14_000, 200_000, 2_000_000):
+        generated = number != len(english)
+        source, chosen = completer.cache.entities, english
+        if generated:
+            rows = np.random.default_rng(1).permutation(len(names))[:number]
+            source, chosen = names, np.sort(rows)
+        tokens = float(source.lengths(chosen).mean())
+        started = time.perf_counter()
+        trie = Trie.build(source, chosen)
+        built = time.perf_counter() - started
+        folder = work / f"trie-{number}-{generated}"
+        trie.save(folder)
+        size = sum(path.stat().st_size for path in folder.iterdir()) / number
+        started = time.perf_counter()
+        trie = Trie.open(folder)
+        opened = time.perf_counter() - started
+        times = Times()
+        beam_search(model, trie, prefixes[:1], BEST, beam=BEAM)
+        for prefix in prefixes:
+            times.run("one", 1, beam_search, model, trie, [prefix], BEST)
+        for _ in range(3):
+            times.run("batch", len(prefixes), beam_search, model, trie, prefixes, BEST)
+        kind = "generated" if generated else "DBP-5L, English"
+        print(
+            f"| {number:,} {kind} | {tokens:.1f} | {trie.num_nodes / number:.2f} | {built:.2f} | "
+            f"{size:.0f} | {opened:.4f} | {times.each('one'):.4f} | {times.each('batch'):.4f} |"
+        )
+    print(
+        f"\nPeak memory {peak_gib():.1f} GiB, with the generator's own. Real nodes: "
+        f"{real.num_nodes:,}."
+    )
+
+
+def _bounds(rows: range) -> tuple[int, int]:
+    return rows.start, rows.stop
+
+
+# --- exact search ---------------------------------------------------------------------------------
+
+
+def measure_exact(kb: KB, model: PrixLM, args: argparse.Namespace) -> None:
+    completer = Completer(model, kb)
+    trie = open_trie(completer.cache, "en", kb.entity_range("en"))
+    prefixes = english_queries(kb, completer, args.exact)
+    times = Times()
+    beam_search(model, trie, prefixes[:1], BEST), exact_search(model, trie, prefixes[:1], BEST)
+    for prefix in prefixes[:50]:
+        times.run("beam", 1, beam_search, model, trie, [prefix], BEST)
+        times.run("exact", 1, exact_search, model, trie, [prefix], BEST)
+    beams: list[Found] = []
+    exacts: list[Found] = []
+    for start in range(0, len(prefixes), args.batch):
+        part = prefixes[start : start + args.batch]
+        beams += times.run("beams", len(part), beam_search, model, trie, part, BEST)
+        exacts += times.run("exacts", len(part), exact_search, model, trie, part, BEST)
+    assert all(found.complete for found in exacts)
+    other = [
+        set(a.entity.tolist()) != set(b.entity.tolist()) for a, b in zip(beams, exacts, strict=True)
+    ]
+    first = [a.entity[0] != b.entity[0] for a, b in zip(beams, exacts, strict=True)]
+    proven = np.mean([found.complete for found in beams])
+    print("\n### Exact search, the trained compact model\n")
+    print(f"{len(prefixes)} queries, {len(trie.entity):,} candidates, {trie.num_nodes:,} nodes.\n")
+    print("| | nodes visited (median, mean, most) | s/query, one at a time | s/query, batch |")
+    print("|---|---|---|---|")
+    for name, found in (("beam", beams), ("exact", exacts)):
+        nodes = np.array([one.num_nodes for one in found])
+        print(
+            f"| {name} | {np.median(nodes):.0f}, {nodes.mean():.0f}, {nodes.max():,} "
+            f"| {times.each(name):.4f} | {times.each(name + 's'):.4f} |"
+        )
+    print(
+        f"\nExact takes {times.each('exact') / times.each('beam'):.2f} times the beam, in batches "
+        f"{times.each('exacts') / times.each('beams'):.2f}. The beam's best ten differ from the "
+        f"exact ones in {np.mean(other):.1%} of the queries, its first answer in "
+        f"{np.mean(first):.1%}; it proves its own list in {proven:.1%}."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help="peers, millions, exact; all if none")
+    parser.add_argument("--model", type=Path, help="a compact model trained on DBP-5L")
+    parser.add_argument("--kinds", default="base,trimmed,compact", help="of the peers")
+    parser.add_argument("--queries", type=int, default=4, help="asked one at a time")
+    parser.add_argument("--slow", type=int, default=1, help="of them, also of the slowest peers")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=2, help="of the batch")
+    parser.add_argument("--exact", type=int, default=400, help="queries of the exact search")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    parts = args.parts or ["peers", "millions", "exact"]
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        kb = import_kb([DATA / "dbp5l"], work / "dbp5l")
+        if "peers" in parts:
+            compare_peers(kb, work, args)
+        if {"millions", "exact"} & set(parts) and args.model is None:
+            parser.error("--model is missing: a compact model that was trained on DBP-5L")
+        if "millions" in parts:
+            measure_millions(kb, PrixLM.load(args.model), work, args)
+        if "exact" in parts:
+            measure_exact(kb, PrixLM.load(args.model), args)
+
+
+if __name__ == "__main__":
+    main()
