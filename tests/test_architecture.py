@@ -23,7 +23,7 @@ LAYERS = [
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge"],
     ["kb.importer", "kb.splits"],
-    ["tokens", "report", "card", "configs"],
+    ["tokens", "report", "card", "configs", "terminal"],
     ["encoding", "packed", "dropout", "trim", "checkpoints", "trie"],
     ["model", "supply"],
     ["compact", "training", "stepper"],

@@ -7,23 +7,16 @@ stderr, and `--json` prints results for machines. Nothing heavy is imported befo
 
 import dataclasses
 import io
-import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from prixlm.errors import PrixError, Stopped
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from prixlm.kb.importer import Progress
+from prixlm.terminal import console, print_json, progress_bar
 
 app = typer.Typer(
     help="Build and complete multilingual knowledge bases with a language model (Prix-LM).",
@@ -104,13 +97,13 @@ def import_(
         plan = plan_import(sources or [], format=format, langs=chosen, max_triples=max_triples)
         estimate = estimate_import(plan)
         if as_json:
-            _print_json(estimate.as_dict())
+            print_json(estimate.as_dict())
         else:
-            _console().print(estimate.as_text(), markup=False, highlight=False)
+            console().print(estimate.as_text(), markup=False, highlight=False)
         return
     if to is None:
         raise PrixError("--to is missing: name the KB folder to make.")
-    with _progress() as progress:
+    with progress_bar() as progress:
         kb = import_kb(
             sources or [],
             to,
@@ -267,25 +260,25 @@ def pretrain(
     }
     settings = changed(settings, flags)
     if dry_run:
-        with _progress() as progress:
+        with progress_bar() as progress:
             estimate = estimate_pretrain(KB(kb), settings, progress)
         if as_json:
-            _print_json(estimate.as_dict())
+            print_json(estimate.as_dict())
         else:
-            _console().print(estimate.as_text(), markup=False)
+            console().print(estimate.as_text(), markup=False)
         return
     if to is None:
         raise PrixError("--to is missing: name the model folder to make.")
-    with _progress() as progress:
+    with progress_bar() as progress:
         model = run(KB(kb), to, settings, progress)
     if int(os.environ.get("RANK", "0")):  # `accelerate launch`: one process speaks
         return
     if as_json:
-        _print_json(
+        print_json(
             {"model": str(to), "trained": model.settings.trained, "metrics": read_metrics(to)}
         )
     else:
-        print_run(_console(), to, model.settings.trained)
+        print_run(console(), to, model.settings.trained)
 
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
@@ -386,7 +379,7 @@ def _answer(
         raise PrixError(f"{', '.join(missing)} is missing (or pass --queries FILE --out FILE).")
     if queries is not None and (out is None or len(missing) < len(asked)):
         raise PrixError("with --queries, name --out and no query of your own.")
-    with _progress() as progress:
+    with progress_bar() as progress:
         completer = Completer(model, kb, progress)
         if not completer.is_of_this_kb:
             print("prixlm: the model was trained on another KB, or on a split.", file=sys.stderr)
@@ -410,16 +403,16 @@ def _answer(
             file=sys.stderr,
         )
     if as_json:
-        _print_json([dataclasses.asdict(answer) for answer in answers])
+        print_json([dataclasses.asdict(answer) for answer in answers])
     else:
-        print_answers(_console(), f"{name} · {last}", answers)
+        print_answers(console(), f"{name} · {last}", answers)
 
 
 def _say(figures: dict[str, Any], text: str, as_json: bool) -> None:
     if as_json:
-        _print_json(figures)
+        print_json(figures)
     else:
-        _console().print(text + ".", markup=False)
+        console().print(text + ".", markup=False)
 
 
 @app.command()
@@ -443,12 +436,12 @@ def demo(
         read_metrics,
     )
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         kb, model = run_demo(to, progress)
         facts, names = ask_demo(to, model, progress)
     trained = model.settings.trained
     if as_json:
-        _print_json(
+        print_json(
             {
                 "kb": str(kb.folder),
                 "trained": trained,
@@ -458,13 +451,13 @@ def demo(
             }
         )
         return
-    console = _console()
-    print_kb(console, kb)
-    print_account(console, kb)
-    print_facts(console, kb, list(LANGUAGES))
-    print_run(console, to / "model", trained)
-    print_asked(console, "Test facts, which it has not seen", facts)
-    print_asked(console, "English names in other languages (links it was trained on)", names)
+    screen = console()
+    print_kb(screen, kb)
+    print_account(screen, kb)
+    print_facts(screen, kb, list(LANGUAGES))
+    print_run(screen, to / "model", trained)
+    print_asked(screen, "Test facts, which it has not seen", facts)
+    print_asked(screen, "English names in other languages (links it was trained on)", names)
 
 
 def main() -> None:
@@ -513,58 +506,8 @@ def _print_stats(folder: Path, as_json: bool, account: bool) -> None:
 
     kb = KB(folder)
     if as_json:
-        _print_json(kb_figures(kb))
+        print_json(kb_figures(kb))
         return
-    print_kb(_console(), kb)
+    print_kb(console(), kb)
     if account:
-        print_account(_console(), kb)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=1))
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
-@contextmanager
-def _progress() -> Iterator["Progress | None"]:
-    """A bar on stderr with rate and time left; nothing where stderr is not a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[rate]}"),
-    )
-    with Progress(*columns, console=console) as bars:
-        tasks: dict[str, Any] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            name, _, detail = stage.partition(" ")
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total, rate="")
-            speed = bars.tasks[tasks[name]].speed or 0.0
-            rate = f"{speed / 1e6:,.1f} MB/s" if name in ("hash", "read") else f"{done}/{total}"
-            rate = f"{rate}  {detail}" if detail else rate
-            bars.update(tasks[name], completed=done, total=max(total, 1), rate=rate)
-
-        yield report
+        print_account(console(), kb)

@@ -206,20 +206,19 @@ class Completer:
 
     def relation_id(self, relation: str, lang: str) -> int:
         """A relation by its name in a language, by its English name or by its key."""
-        names = self.relations(lang)
-        if relation in names:
-            return names[relation]
-        folded = {name.casefold(): number for name, number in names.items()}
-        if relation.casefold() in folded:
-            return folded[relation.casefold()]
-        near = similar(relation, list(names))
+        known = self.relations(lang)
+        number = known.get(relation, known.get(relation.casefold()))
+        if number is not None:
+            return number
+        near = similar(relation, [*self.relation_names(lang), *self.kb.relation_keys()])
         raise PrixError(
             f"no relation {relation!r} in {self.kb.folder}."
             + (f" Did you mean {', '.join(near)}?" if near else "")
         )
 
     def _read_relations(self, lang: str) -> dict[str, int]:
-        """Relation ids by name and key; a name that several share stands for the commonest."""
+        """Relation ids by name and key, as written and in small letters; a name that several share
+        stands for the commonest."""
         counts = dict(
             self.kb.query(
                 "SELECT relation, count(*) FROM triples WHERE lang = $lang GROUP BY relation",
@@ -230,7 +229,8 @@ class Completer:
         lists = [self.kb.relation_keys(), self.kb.relation_names(lang)]
         if "en" in self.kb.languages:
             lists.insert(1, self.kb.relation_names("en"))
-        return {names[number]: number for names in lists for number in rare_first}
+        written = {names[number]: number for names in lists for number in rare_first}
+        return {name.casefold(): number for name, number in written.items()} | written
 
     def suggest(self, name: str, lang: str, number: int = 3) -> list[str]:
         """Names of the KB that look like a name that it does not have."""

@@ -114,6 +114,27 @@ def beam_search(
         more = k + max(len(known) for known in exclude)
         found = beam_search(model, trie, prefixes, more, beam=beam, leave=leave)
         return [_without(one, known, k) for one, known in zip(found, exclude, strict=True)]
+    if not leave:
+        return _by_levels(model, trie, prefixes, k, beam, exclude, leave=False)
+    proven = _where_beams_are_exact(model, trie, prefixes, k, beam, exclude)
+    rest = [number for number, one in enumerate(proven) if one is None]
+    hidden = None if exclude is None else [exclude[number] for number in rest]
+    some = [prefixes[number] for number in rest]
+    others = iter(_by_levels(model, trie, some, k, beam, hidden, leave=True) if rest else [])
+    return [one if one is not None else next(others) for one in proven]
+
+
+def _by_levels(
+    model: PrixLM,
+    trie: Trie,
+    prefixes: list[list[int]],
+    k: int,
+    beam: int,
+    exclude: Sequence[Array] | None,
+    *,
+    leave: bool,
+) -> list[Found]:
+    """Algorithm 1, one level of the trie after another."""
     walk = Walk(model, trie, prefixes, exclude)
     answers = _Answers(len(prefixes), k)
     lost = np.full(len(prefixes), -np.inf)  # the best score that was pruned
@@ -128,6 +149,60 @@ def beam_search(
             answers.add(*walk.finish(beams))
             beams = walk.expand(beams)
     return answers.found(lost, lost <= answers.kth, walk.num_nodes)
+
+
+def _where_beams_are_exact(
+    model: PrixLM,
+    trie: Trie,
+    prefixes: list[list[int]],
+    k: int,
+    beam: int,
+    exclude: Sequence[Array] | None,
+) -> list[Found | None]:
+    """The answers of those queries for which the best of a beam are the best of all; else None.
+
+    That is so if no level of the trie has more than `beam` nodes above the k-th answer: none of
+    them can then be pushed out of its beam. The exact search counts them, and visits a third of
+    the nodes that the beam would. Where the first token is not foreseeable, it is not tried.
+    """
+    walk = Walk(model, trie, prefixes, exclude)
+    answers = _Answers(len(prefixes), k)
+    levels = _Levels(len(prefixes), trie)
+    limit = np.where(_is_foreseeable(walk), 4 * beam, 0)
+    bounds = _best_first(walk, answers.add, lambda: answers.kth, limit, levels.add)
+    exact = (bounds <= answers.kth) & (levels.most(answers.kth) <= beam) & (limit > 0)
+    found = answers.found(bounds, bounds <= answers.kth, walk.num_nodes)
+    return [one if is_exact else None for one, is_exact in zip(found, exact, strict=True)]
+
+
+def _is_foreseeable(walk: Walk) -> Array:
+    """Whether a few first tokens have a quarter of the probability that all candidates' have."""
+    roots = walk.roots()
+    chance = np.exp(roots.score)
+    few = _ranks(roots.query, roots.score) < _WIDTH
+    every = np.bincount(roots.query, chance, walk.num_queries)
+    return np.asarray(np.bincount(roots.query[few], chance[few], walk.num_queries) > every / 4)
+
+
+class _Levels:
+    """How many nodes above a score were visited on each level of the trie."""
+
+    def __init__(self, num_queries: int, trie: Trie) -> None:
+        self.num_queries, self.trie = num_queries, trie
+        self.visited: list[Beams] = []
+
+    def add(self, beams: Beams) -> None:
+        self.visited.append(beams)
+
+    def most(self, scores: Array) -> Array:
+        """The most on one level, by query. A stretch with one way on counts to its end."""
+        counts = np.zeros((self.num_queries, self.trie.height + 2), np.int64)
+        for beams in self.visited:
+            above = beams.take(np.flatnonzero(beams.score > scores[beams.query]))
+            depth = self.trie.depth[above.node].astype(np.int64)
+            np.add.at(counts, (above.query, depth), 1)
+            np.add.at(counts, (above.query, depth + self.trie.run_length[above.node] + 1), -1)
+        return np.asarray(np.cumsum(counts, axis=1).max(axis=1))
 
 
 def _without(found: Found, known: Array, k: int) -> Found:
@@ -154,7 +229,8 @@ def exact_search(
     """
     walk = Walk(model, trie, prefixes, exclude)
     answers = _Answers(len(prefixes), k)
-    bounds = _best_first(walk, answers.add, lambda: answers.kth, max_nodes)
+    limit = np.full(len(prefixes), max_nodes)
+    bounds = _best_first(walk, answers.add, lambda: answers.kth, limit)
     return answers.found(bounds, bounds <= answers.kth, walk.num_nodes)
 
 
@@ -162,7 +238,8 @@ def _best_first(
     walk: Walk,
     found: Callable[[Array, Array, Array], None],
     thresholds: Callable[[], Array],
-    max_nodes: int,
+    max_nodes: Array,
+    visited: Callable[[Beams], None] | None = None,
 ) -> Array:
     """Visit open nodes above their query's threshold, best first; the best left open of each."""
     reserve = _Reserve(walk.roots(), walk.num_queries)
@@ -174,6 +251,8 @@ def _best_first(
             break
         chosen = worth[_ranks(open_.query[worth], open_.score[worth]) < _WIDTH]
         beams = open_.take(chosen)
+        if visited is not None:
+            visited(beams)
         walk.visit(beams)
         beams = walk.run_down(beams)
         found(*walk.finish(beams))
@@ -255,7 +334,7 @@ def exact_ranks(
         done = better >= most if most is not None else np.zeros(len(better), bool)
         return np.where(done, np.inf, own - _TIE)
 
-    _best_first(walk, found, thresholds, 1 << 60)
+    _best_first(walk, found, thresholds, np.full(len(better), 1 << 60))
     beyond = np.isinf(thresholds())
     query, entity, score = answers.all()
     ranks = []

@@ -12,6 +12,7 @@ A node is visited at most once: what its children would score is kept with its e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,12 @@ class Walk:
         self._next_entry = _Column(np.int64)  # of the only child, in a run; else -1
 
     def roots(self) -> Beams:
-        """The first tokens of all candidates, for every query."""
+        """The first tokens of all candidates, for every query. They are scored once."""
+        beams = self._roots
+        return beams.take(np.arange(len(beams)))
+
+    @cached_property
+    def _roots(self) -> Beams:
         number = int(self.trie.first[1]) - 1 if self.trie.num_nodes > 1 else 0
         query = np.repeat(np.arange(self.num_queries), number)
         node = np.tile(np.arange(1, number + 1), self.num_queries)
