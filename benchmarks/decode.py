@@ -249,7 +249,7 @@ class Times:
 def compare(title: str, kb: KB, model: PrixLM, args: argparse.Namespace) -> None:
     """One model against its peers; the answers first."""
     completer = Completer(model, kb)
-    trie = open_trie(completer.cache, "en", kb.entity_range("en"))
+    trie = open_trie(completer.cache, "en", kb.entity_range("en"), 64)
     setting = make_setting(model.eval(), trie)
     prefixes = english_queries(kb, completer, args.batch)
     times, machine = Times(), Machine()
@@ -406,7 +406,7 @@ def _bounds(rows: range) -> tuple[int, int]:
 
 def measure_exact(kb: KB, model: PrixLM, args: argparse.Namespace) -> None:
     completer = Completer(model, kb)
-    trie = open_trie(completer.cache, "en", kb.entity_range("en"))
+    trie = open_trie(completer.cache, "en", kb.entity_range("en"), 64)
     prefixes = english_queries(kb, completer, args.exact)
     times = Times()
     beam_search(model, trie, prefixes[:1], BEST), exact_search(model, trie, prefixes[:1], BEST)

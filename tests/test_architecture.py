@@ -23,20 +23,21 @@ LAYERS = [
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge"],
     ["kb.importer", "kb.splits"],
-    ["tokens", "report", "card", "configs", "terminal"],
+    ["tokens", "report", "card", "configs", "terminal", "metrics"],
     ["encoding", "packed", "dropout", "trim", "checkpoints", "trie"],
-    ["model", "supply"],
-    ["compact", "training", "stepper"],
+    ["model", "supply", "ranking"],
+    ["compact", "training", "stepper", "transfer"],
     ["pretrain", "walk"],
     ["estimate", "decode"],
-    ["complete"],
+    ["complete", "tasks.link_prediction"],
     ["demo", "queries"],
     ["cli"],
     ["__main__"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
-    *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie")
+    *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie"),
+    *("metrics", "ranking", "transfer"),
 ]
 
 

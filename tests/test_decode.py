@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prixlm import KB
+from prixlm import KB, decode, stepper
 from prixlm.decode import Found, beam_search, exact_ranks, exact_search, score_all
 from prixlm.model import PrixLM
 from prixlm.tokens import Ragged, build_tokens
@@ -154,6 +154,64 @@ def test_the_beam_is_algorithm_1_answer_for_answer(model: PrixLM, beam: int, lea
         entities, best = top(scores, 10)
         reached = np.isfinite(best)
         assert_same(ours, entities[reached], best[reached])
+
+
+def test_beams_that_are_exact_and_beams_that_are_not(
+    model: PrixLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many first tokens; both ways of finding a beam's answers are gone, and agree."""
+    generator = np.random.default_rng(8)
+    most = len(model.tokenizer) - 20
+    names = ragged(
+        [generator.integers(20, most, n).tolist() for n in generator.integers(1, 4, 300)]
+    )
+    trie = Trie.build(names, np.arange(300))
+    assert trie.first[1] - 1 > 3 * decode._WIDTH
+    ways = set()
+    monkeypatch.setattr(decode, "_is_foreseeable", lambda walk: np.ones(walk.num_queries, bool))
+    for beam in (1, 5, 20, 60):
+        for k in (1, 3, 10):
+            proven, _ = decode._where_beams_are_exact(model, trie, PREFIXES, k, beam, None)
+            levels = decode._by_levels(model, trie, PREFIXES, k, beam, None, leave=False)
+            for ours, level in zip(proven, levels, strict=True):
+                ways.add(ours is not None)
+                if ours is not None:
+                    assert_same(ours, level.entity, level.score)
+    assert ways == {True, False}
+    # Where no first token is foreseeable, it is not tried at all.
+    monkeypatch.setattr(decode, "_is_foreseeable", lambda walk: np.zeros(walk.num_queries, bool))
+    proven, nodes = decode._where_beams_are_exact(model, trie, PREFIXES, 3, 20, None)
+    assert proven == [None] * 3 and not nodes.any()
+
+
+def test_small_blocks_of_rows_and_pieces_change_nothing(
+    model: PrixLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = names_of(120, 9)
+    trie = Trie.build(names, np.arange(120))
+    whole = score_all(model, trie, PREFIXES)
+    monkeypatch.setattr(stepper, "_ROWS", 7)
+    monkeypatch.setattr(stepper, "_PIECES", 50)
+    for ours, other in zip(score_all(model, trie, PREFIXES), whole, strict=True):
+        assert_same(ours, other.entity, other.score)
+
+
+def test_an_exact_search_that_runs_out_of_memory_says_so(
+    model: PrixLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = names_of(200, 2)
+    trie = Trie.build(names, np.arange(200))
+    monkeypatch.setattr(decode, "_MEMORY", 0)
+    assert not any(found.complete for found in exact_search(model, trie, PREFIXES, 5))
+    ranks = exact_ranks(model, trie, PREFIXES, np.array([1, 2, 3]))
+    assert all(rank.rank is None and not rank.complete for rank in ranks)
+
+
+def test_no_query_no_answer(model: PrixLM) -> None:
+    trie = Trie.build(names_of(5, 1), np.arange(5))
+    for search in (beam_search, exact_search, score_all):
+        assert search(model, trie, [], 3) == []
+    assert exact_ranks(model, trie, [], np.zeros(0, np.int64)) == []
 
 
 @settings(max_examples=25, deadline=None)

@@ -228,8 +228,13 @@ def test_early_stop_ends_before_the_last_step(toy: KB, tmp_path: Path) -> None:
     training = TrainingConfig(lr=0.5, validate_every=2, patience=2, log_every=1)
     config = dataclasses.replace(TINY, epochs=40, training=training)
     pretrain(split, tmp_path / "run", config)
-    steps = [line["step"] for line in read_metrics(tmp_path / "run")]
-    assert max(steps) < PretrainTask(split, make_compact(split, TINY.compact), config).num_steps
+    metrics = read_metrics(tmp_path / "run")
+    last = max(line["step"] for line in metrics)
+    assert last < PretrainTask(split, make_compact(split, TINY.compact), config).num_steps
+    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    pretrain(split, tmp_path / "run", config)  # the same command again: it has stopped already
+    assert read_metrics(tmp_path / "run") == metrics
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
 
 
 def test_a_kb_without_facts_or_without_the_language_is_refused(toy: KB, tmp_path: Path) -> None:

@@ -377,6 +377,8 @@ def _answer(
     missing = [flag for flag, value in asked.items() if value is None]
     if queries is None and missing:
         raise PrixError(f"{', '.join(missing)} is missing (or pass --queries FILE --out FILE).")
+    if queries is None and out is not None:
+        raise PrixError("--out goes with --queries: name a file of queries, or leave it out.")
     if queries is not None and (out is None or len(missing) < len(asked)):
         raise PrixError("with --queries, name --out and no query of your own.")
     with progress_bar() as progress:
@@ -400,6 +402,12 @@ def _answer(
         near = ", ".join(completer.suggest(name, first))
         print(
             f"prixlm: {name!r} is not in the KB; it was asked all the same. Names like it: {near}.",
+            file=sys.stderr,
+        )
+    left_out = completer.num_too_long(last if "--to" in asked else first)
+    if left_out:
+        print(
+            f"prixlm: {left_out:,} names are too long for the model and are no candidates.",
             file=sys.stderr,
         )
     if as_json:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from prixlm.decode import Found, beam_search, exact_search
 from prixlm.errors import PrixError
@@ -26,7 +27,7 @@ from prixlm.facts import Answer, Query
 from prixlm.kb.store import KB
 from prixlm.model import PrixLM
 from prixlm.tokens import Progress, build_tokens, encode_names
-from prixlm.trie import open_trie
+from prixlm.trie import Trie, open_trie
 
 Array = np.ndarray[Any, Any]
 BATCH = 16
@@ -68,6 +69,8 @@ class SearchConfig:
             raise PrixError("-k, --beam and max_nodes have to be 1 or more.")
         if self.search not in ("beam", "exact"):
             raise PrixError(f"search {self.search}: expected beam or exact.")
+        if self.exclude_late and self.search == "exact":
+            raise PrixError("exclude_late goes with the beam: an exact search has no places.")
 
 
 class Completer:
@@ -76,7 +79,7 @@ class Completer:
     def __init__(
         self, model: PrixLM | Path | str, kb: KB | Path | str, progress: Progress | None = None
     ) -> None:
-        self.model = (model if isinstance(model, PrixLM) else PrixLM.load(model)).eval()
+        self.model = (model if isinstance(model, PrixLM) else _load(model)).eval()
         self.kb = kb if isinstance(kb, KB) else KB(kb)
         shared = set(self.kb.languages) & set(self.model.settings.languages)
         if not shared:
@@ -88,7 +91,7 @@ class Completer:
         self.cache = build_tokens(self.kb, self.model.encoder.tokenizer, progress)
         self.relations = lru_cache(maxsize=64)(self._read_relations)
         self.relation_names = lru_cache(maxsize=64)(self.kb.relation_names)
-        self.subsets: dict[str, Any] = {}
+        self._tries = lru_cache(maxsize=8)(self._make_trie)
 
     @property
     def is_of_this_kb(self) -> bool:
@@ -158,7 +161,7 @@ class Completer:
                 for place, _ in rows:
                     results[place] = error
                 continue
-            room = self.model.max_length - int(trie.depth[-1])
+            room = self.model.max_length - trie.height
             for place, prefix in rows:
                 if len(prefix) > room:
                     results[place] = PrixError(
@@ -241,19 +244,23 @@ class Completer:
         ).fetchall()
         return [row[0] for row in rows]
 
-    def _trie(self, lang: str, candidates: Array | None) -> Any:
-        trie = open_trie(self.cache, lang, self.kb.entity_range(lang))
-        if candidates is not None:
-            key = f"{lang}/{hash(candidates.tobytes())}"
-            if key not in self.subsets:
-                self.subsets[key] = trie.restrict(candidates)
-            trie = self.subsets[key]
+    def _trie(self, lang: str, candidates: Array | None) -> Trie:
+        trie = self._tries(lang, None if candidates is None else candidates.tobytes())
         if not len(trie.entity):
             raise PrixError(f"there are no candidates in {lang}: expected one name at least.")
         return trie
 
+    def _make_trie(self, lang: str, candidates: bytes | None) -> Trie:
+        longest = self.model.max_length // 2
+        trie = open_trie(self.cache, lang, self.kb.entity_range(lang), longest)
+        return trie if candidates is None else trie.restrict(np.frombuffer(candidates, np.int64))
+
+    def num_too_long(self, lang: str) -> int:
+        """How many names of a language are no candidates: they take over half of the positions."""
+        return len(self.kb.entity_range(lang)) - len(self._tries(lang, None).entity)
+
     def _search(
-        self, trie: Any, prefixes: list[list[int]], config: SearchConfig, known: Any
+        self, trie: Trie, prefixes: list[list[int]], config: SearchConfig, known: Any
     ) -> list[Found]:
         if config.search == "beam":
             return beam_search(
@@ -302,6 +309,11 @@ class Completer:
             ]
             for one in found
         ]
+
+
+def _load(folder: Path | str) -> PrixLM:
+    """A model, on the GPU if there is one."""
+    return PrixLM.load(folder).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def read_candidates(kb: KB, path: Path) -> Array:

@@ -13,7 +13,7 @@ Names that collide share a node and a score; they are ordered by entity id.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from prixlm.walk import Beams, Walk
 Array = np.ndarray[Any, Any]
 _WIDTH = 16
 """Nodes of a query that a round of the exact search visits."""
+_MEMORY = 4 << 30
+"""Bytes of keys and values at which an exact search stops, incomplete."""
 _TIE = 1e-4
 """A name's score may differ by this from batch to batch: the search goes so far below it."""
 
@@ -36,7 +38,7 @@ class Found:
 
     entity: Array  # (n,) ids, each at most once, n <= k
     score: Array  # (n,) log-probabilities
-    bound: float  # no candidate that is not listed scores above this, if complete
+    bound: float  # the best score left open: nothing that was not looked at scores above it
     complete: bool  # whether the list is proven to be the best k
     num_nodes: int  # nodes of the trie that went through the model
 
@@ -110,18 +112,27 @@ def beam_search(
     the beam has found at the end.
     leave: beams below the k-th answer leave; no answer depends on it.
     """
+    if not prefixes:
+        return []
     if exclude is not None and exclude_late:
         more = k + max(len(known) for known in exclude)
         found = beam_search(model, trie, prefixes, more, beam=beam, leave=leave)
         return [_without(one, known, k) for one, known in zip(found, exclude, strict=True)]
     if not leave:
         return _by_levels(model, trie, prefixes, k, beam, exclude, leave=False)
-    proven = _where_beams_are_exact(model, trie, prefixes, k, beam, exclude)
+    proven, tried = _where_beams_are_exact(model, trie, prefixes, k, beam, exclude)
     rest = [number for number, one in enumerate(proven) if one is None]
     hidden = None if exclude is None else [exclude[number] for number in rest]
     some = [prefixes[number] for number in rest]
     others = iter(_by_levels(model, trie, some, k, beam, hidden, leave=True) if rest else [])
-    return [one if one is not None else next(others) for one in proven]
+    return [
+        one if one is not None else _with_nodes(next(others), int(before))
+        for one, before in zip(proven, tried, strict=True)
+    ]
+
+
+def _with_nodes(found: Found, number: int) -> Found:
+    return replace(found, num_nodes=found.num_nodes + number)
 
 
 def _by_levels(
@@ -158,8 +169,9 @@ def _where_beams_are_exact(
     k: int,
     beam: int,
     exclude: Sequence[Array] | None,
-) -> list[Found | None]:
-    """The answers of those queries for which the best of a beam are the best of all; else None.
+) -> tuple[list[Found | None], Array]:
+    """The answers of those queries for which the best of a beam are the best of all, else None; and
+    the nodes that were visited.
 
     That is so if no level of the trie has more than `beam` nodes above the k-th answer: none of
     them can then be pushed out of its beam. The exact search counts them, and visits a third of
@@ -170,9 +182,12 @@ def _where_beams_are_exact(
     levels = _Levels(len(prefixes), trie)
     limit = np.where(_is_foreseeable(walk), 4 * beam, 0)
     bounds = _best_first(walk, answers.add, lambda: answers.kth, limit, levels.add)
-    exact = (bounds <= answers.kth) & (levels.most(answers.kth) <= beam) & (limit > 0)
-    found = answers.found(bounds, bounds <= answers.kth, walk.num_nodes)
-    return [one if is_exact else None for one, is_exact in zip(found, exact, strict=True)]
+    worst = answers.kth - _TIE  # nodes within a tie of the k-th answer count as above it
+    nothing_left = np.isinf(bounds) & (bounds < 0)
+    exact = ((bounds < worst) | nothing_left) & (levels.most(worst) <= beam) & (limit > 0)
+    found = answers.found(bounds, exact, walk.num_nodes)
+    proven = [one if is_exact else None for one, is_exact in zip(found, exact, strict=True)]
+    return proven, walk.num_nodes
 
 
 def _is_foreseeable(walk: Walk) -> Array:
@@ -227,6 +242,8 @@ def exact_search(
     Best-first: the open nodes with the best scores are visited, until none can beat the k-th
     answer. `bound` is the best score left open.
     """
+    if not prefixes:
+        return []
     walk = Walk(model, trie, prefixes, exclude)
     answers = _Answers(len(prefixes), k)
     limit = np.full(len(prefixes), max_nodes)
@@ -246,6 +263,8 @@ def _best_first(
     open_ = reserve.next(_WIDTH, thresholds())
     while True:
         limits = np.where(walk.num_nodes < max_nodes, thresholds(), np.inf)
+        if walk.stepper.num_bytes > _MEMORY:
+            break
         worth = np.flatnonzero(open_.score > limits[open_.query])
         if not len(worth):
             break
@@ -296,10 +315,11 @@ class _Reserve:
 class Rank:
     """Where an entity stands among all candidates."""
 
-    rank: float | None  # with ties at their mean; None: beyond what was asked
+    rank: float | None  # with ties at their mean; None: beyond what was asked, or not finished
     score: float
     num_better: int  # at least this many score higher; exactly, where there is a rank
     num_nodes: int
+    complete: bool = True  # False where the search ran out of memory before it knew
 
 
 def exact_ranks(
@@ -316,6 +336,8 @@ def exact_ranks(
     Only what scores above the entity is visited. Others that score the same share the mean of
     their ranks (realistic rank).
     """
+    if not prefixes:
+        return []
     if exclude is not None:
         exclude = [np.setdiff1d(part, [e]) for part, e in zip(exclude, entities, strict=True)]
     nodes = trie.nodes_of(np.asarray(entities, np.int64))
@@ -334,20 +356,23 @@ def exact_ranks(
         done = better >= most if most is not None else np.zeros(len(better), bool)
         return np.where(done, np.inf, own - _TIE)
 
-    _best_first(walk, found, thresholds, np.full(len(better), 1 << 60))
+    left = _best_first(walk, found, thresholds, np.full(len(better), 1 << 60))
     beyond = np.isinf(thresholds())
+    complete = beyond | (left <= own - _TIE)
     query, entity, score = answers.all()
     ranks = []
     for number in range(len(prefixes)):
         rows = query == number
-        itself = score[rows & (entity == entities[number])]
-        if beyond[number] or not len(itself):
-            ranks.append(Rank(None, own[number], int(better[number]), walk.num_nodes[number]))
+        nodes_visited = int(walk.num_nodes[number])
+        if beyond[number] or not complete[number]:
+            known = bool(complete[number])
+            ranks.append(Rank(None, own[number], int(better[number]), nodes_visited, known))
             continue
-        higher = int((score[rows] > itself[0]).sum())
-        equal = int((score[rows] == itself[0]).sum())
-        rank = higher + (equal + 1) / 2
-        ranks.append(Rank(rank, float(itself[0]), higher, int(walk.num_nodes[number])))
+        itself = score[rows & (entity == entities[number])]
+        mine = float(itself[0]) if len(itself) else float(own[number])
+        higher = int((score[rows] > mine).sum())
+        equal = max(1, int((score[rows] == mine).sum()))
+        ranks.append(Rank(higher + (equal + 1) / 2, mine, higher, nodes_visited))
     return ranks
 
 
@@ -378,6 +403,8 @@ def score_all(
     exclude: Sequence[Array] | None = None,
 ) -> list[Found]:
     """Every candidate: the whole trie is walked, level by level. Slow, and obvious."""
+    if not prefixes:
+        return []
     walk = Walk(model, trie, prefixes, exclude)
     answers = _Answers(len(prefixes), len(trie.entity) if k is None else k)
     beams = walk.roots()

@@ -169,7 +169,7 @@ class PrixLM(nn.Module):
         """The sum over object tokens and `[EOS]` of -log P(x_t | x_<t): the paper's loss."""
         states = self.transform(self.target_states(batch))
         target = torch.from_numpy(batch.target).to(states.device)
-        arguments = (states, *self.decoder(), target)
+        arguments = (states, *self.decoder(), target, torch.is_grad_enabled())
         return cast(Tensor, _LinearCrossEntropy.apply(*arguments))  # type: ignore[no-untyped-call]
 
     def embed(self, ids: Tensor, places: Tensor) -> Tensor:
@@ -235,24 +235,31 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, learning: bool
+    ) -> Tensor:
         device = states.device.type
         mixed = torch.is_autocast_enabled(device)
         kind = torch.get_autocast_dtype(device) if mixed else states.dtype
         with torch.autocast(device, enabled=False):  # products in `kind`, sums in float32
-            return _sum_cross_entropy(ctx, states, weight, bias, target, kind)
+            return _sum_cross_entropy(ctx, (states, weight, bias), target, kind, learning)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [gradient.mul_(grads[0]) for gradient in ctx.gradients]  # ours alone: in place
         del ctx.gradients
-        return (*scaled, None)
+        return (*scaled, None, None)
 
 
 def _sum_cross_entropy(
-    ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, kind: torch.dtype
+    ctx: Any,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    target: Tensor,
+    kind: torch.dtype,
+    learning: bool,
 ) -> Tensor:
-    needed = any(ctx.needs_input_grad)
+    states, weight, bias = inputs
+    needed = learning and any(ctx.needs_input_grad)
     if needed:
         d_states = torch.empty_like(states)
         d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)

@@ -11,6 +11,7 @@ parts lie in OUT.partial until all are there; the same command takes them up aga
 import hashlib
 import itertools
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,8 @@ def answer_file(
     if out.exists():
         raise PrixError(f"{out} is already there: move it, or name another file.")
     work = out.with_name(out.name + ".partial")
+    if work.exists() and not (work.is_dir() and all(map(_is_ours, work.iterdir()))):
+        raise PrixError(f"{work} is there and is not ours: move it, or name another file.")
     with disk_errors(out), locked(work):
         path = _spool(work) if str(source) == "-" else Path(source)
         total = sum(batch.num_rows for batch in _read(path))
@@ -76,7 +79,10 @@ def answer_file(
                 first = number * _PART
                 table = _answers(completer, queries, first, config, candidates)
                 temporary = part.with_suffix(".tmp")
-                pq.write_table(table, temporary)
+                with temporary.open("wb") as file:
+                    pq.write_table(table, file)
+                    file.flush()
+                    os.fsync(file.fileno())
                 temporary.rename(part)
             counts["queries"] += len(queries)
             if progress is not None:
@@ -84,6 +90,10 @@ def answer_file(
         counts["errors"] = _join(parts, out)
         shutil.rmtree(work)
     return counts
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name in ("lock", "stamp", "input.tsv") or path.name.startswith("part-")
 
 
 def _answers(
@@ -229,7 +239,11 @@ def _write_text(table: pa.Table, file: IO[bytes], out: Path) -> None:
             kept = {name: value for name, value in row.items() if value is not None}
             file.write(orjson.dumps(kept) + b"\n")
         return
-    options = pc.WriteOptions(
-        include_header=False, delimiter=_delimiter(out), quoting_style="needed"
-    )
-    pc.write_csv(table, file, options)
+    if out.suffix == ".tsv":  # no quotes in this format: a name's tabs and line ends are spaces
+        for row in table.to_pylist():
+            cells = (
+                "" if value is None else " ".join(str(value).split()) for value in row.values()
+            )
+            file.write(("\t".join(cells) + "\n").encode())
+        return
+    pc.write_csv(table, file, pc.WriteOptions(include_header=False, quoting_style="needed"))

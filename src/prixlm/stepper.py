@@ -24,7 +24,7 @@ from prixlm.model import PrixLM, attention_mask
 
 Array = np.ndarray[Any, Any]
 _ROWS = 1024
-"""Rows of logits that are held at once."""
+"""Tokens that go through the model at once, and whose logits are held."""
 _PIECES = 4096
 """Pieces of the vocabulary that are held at once: logits that stay in a processor's cache. With
 fewer rows they are more."""
@@ -61,7 +61,6 @@ class Stepper:
         self.height = height
         self.length = np.array([len(prefix) for prefix in prefixes])
         self.num_entries = 0
-        self.num_rows = 0  # positions that went through the model, prefixes not counted
         self._make_room(1024)
         self.path = np.zeros((1024, max(1, height)), np.int64)
         self._encode(prefixes)
@@ -86,7 +85,7 @@ class Stepper:
             seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
             seen = seen.transpose(1, 2).reshape(states.shape)
             states = layer.feed_forward_chunk(layer.attention.output(seen, states))
-        last = states[torch.arange(len(prefixes)), length - 1]
+        last = states[torch.arange(len(prefixes), device=self.device), length - 1]
         self.hidden_first = last
         real = torch.arange(size, device=self.device) < length[:, None]
         mask = torch.zeros(real.shape, device=self.device).masked_fill(~real, float("-inf"))
@@ -109,22 +108,37 @@ class Stepper:
         entries = self.num_entries + np.arange(number)
         self._add_paths(new, entries)
         self.num_entries += number
-        self.num_rows += number
         self._make_room(self.num_entries)
+        states = [
+            self._run(new, entries, slice(start, start + _ROWS))
+            for start in range(0, number, _ROWS)
+        ]
+        return entries, self._scores(torch.cat(states), asked.row, asked.token)
+
+    def _run(self, new: NewTokens, entries: Array, part: slice) -> Tensor:
+        """Some of the new tokens through all layers; what they follow has been before them."""
+        depth, own_entries = new.depth[part], entries[part]
+        first, last = int(own_entries[0]), int(own_entries[-1]) + 1
         states = self.model.embed(
-            self._tensor(new.token)[None], self._tensor(self.length[new.query] + new.depth)
+            self._tensor(new.token[part])[None],
+            self._tensor(self.length[new.query[part]] + depth),
         )[0]
-        rows = _Rows(new.query, len(self.length), self.device)
-        most = int(new.depth.max()) + 1
-        ancestors = self._tensor(self.path[entries, :most])  # (M, A)
-        beyond = self._tensor(np.arange(most) > new.depth[:, None])  # a token's own place
-        for number_, layer in enumerate(self.layers):
+        rows = _Rows(new.query[part], len(self.length), self.device)
+        most = int(depth.max()) + 1
+        ancestors = self._tensor(self.path[own_entries, :most])  # (M, A)
+        beyond = self._tensor(np.arange(most) > depth[:, None])  # a token's own place
+        for number, layer in enumerate(self.layers):
             own = layer.attention.self
-            self.keys[number_][entries[0] : self.num_entries] = own.key(states)
-            self.values[number_][entries[0] : self.num_entries] = own.value(states)
-            seen = self._attend(number_, own.query(states), ancestors, beyond, rows)
+            self.keys[number][first:last] = own.key(states)
+            self.values[number][first:last] = own.value(states)
+            seen = self._attend(number, own.query(states), ancestors, beyond, rows)
             states = layer.feed_forward_chunk(layer.attention.output(seen, states))
-        return entries, self._scores(states, asked.row, asked.token)
+        return states
+
+    @property
+    def num_bytes(self) -> int:
+        """What the keys and values of all entries take."""
+        return sum(pool.nbytes for pool in (*self.keys, *self.values)) + self.path.nbytes
 
     def _attend(
         self, layer: int, queries: Tensor, ancestors: Tensor, beyond: Tensor, rows: "_Rows"

@@ -150,7 +150,9 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 def choose_precision(wanted: str) -> str:
     """`bf16` or `no`: what `wanted` means on this machine."""
     if torch.cuda.is_available():
-        has_bf16 = torch.cuda.is_bf16_supported()
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        if wanted == "bf16" and not has_bf16:
+            raise PrixError("this GPU cannot multiply in bf16: leave out --precision.")
         return "bf16" if has_bf16 and wanted != "no" else "no"
     if wanted == "bf16" and not _cpu_has_bf16():
         raise PrixError("this machine cannot multiply in bf16: leave out --precision.")
@@ -190,10 +192,12 @@ class _Loop:
         self.kept.add(task.num_steps)
 
     def run_all(self, stopping: list[int]) -> dict[str, Any]:
-        self._resume()
+        is_new = not self._resume()
+        if self._has_lost_patience():
+            return {"step": self.step, "best": self.best}
         if self.config.trackers:
             self.accelerator.init_trackers("prixlm")
-        if self.step == 0:
+        if is_new:
             self._validate()
             self._save()
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
@@ -207,7 +211,9 @@ class _Loop:
             self._report(loss, norm, facts / seconds)
             if self.step % _RELEASE_EVERY == 0:
                 _release_memory()
-            stop = self.step % self.config.validate_every == 0 and self._validate()
+            is_last = self.step == self._last()
+            due = is_last or self.step % self.config.validate_every == 0
+            stop = due and self._validate()
             if stop or self.step in self.kept or self.step % self.config.save_every == 0:
                 self._save()
             if world == 1 and stopping:
@@ -218,8 +224,6 @@ class _Loop:
             if stop:
                 break
             started = time.monotonic()  # validations and checkpoints are not counted
-        if self.step % self.config.validate_every:
-            self._validate()
         if self.config.trackers:
             self.accelerator.end_training()
         return {"step": self.step, "best": self.best}
@@ -248,12 +252,18 @@ class _Loop:
                 f"the loss is {value} at step {self.step + 1}, before the update. The last "
                 f"checkpoint is whole; start again in another folder with a lower learning rate."
             )
-        norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.clip))
+        if not math.isfinite(norm):
+            raise PrixError(
+                f"the gradient's norm is {norm} at step {self.step + 1}, before the update. The "
+                "last checkpoint is whole; start again in another folder with a lower learning "
+                "rate."
+            )
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, self.step + 1, self.task.num_steps)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return value, float(norm), int(total[1].item())
+        return value, norm, int(total[1].item())
 
     def _sum(self, value: Tensor) -> Tensor:
         reduced: Tensor = self.accelerator.reduce(value, reduction="sum")
@@ -307,6 +317,9 @@ class _Loop:
         better = self.best is None or loss < self.best
         self.best = loss if better else self.best
         self.num_worse = 0 if better else self.num_worse + 1
+        return self._has_lost_patience()
+
+    def _has_lost_patience(self) -> bool:
         return self.config.patience is not None and self.num_worse >= self.config.patience
 
     def _save(self) -> None:
@@ -322,14 +335,17 @@ class _Loop:
             drop_checkpoints(self.run, self.kept | {self.step})
         self.accelerator.wait_for_everyone()
 
-    def _resume(self) -> None:
-        """Take up the newest checkpoint: weights, moments, step; later metrics are forgotten."""
+    def _resume(self) -> bool:
+        """Take up the newest checkpoint, if there is one: weights, moments, step; later metrics are
+        forgotten."""
         state = read_state(self.run, self.task.fingerprint)
         self._forget_metrics(-1 if state is None else state["step"])
         if state is not None:
             load_checkpoint(self.run, state["step"], self.model, self.optimizer)
             self.step, self.best = state["step"], state["best"]
             self.num_worse = state["num_worse"]
+        self.accelerator.wait_for_everyone()  # before the first process writes a checkpoint
+        return state is not None
 
     def _forget_metrics(self, after: int) -> None:
         path = self.run / "metrics.jsonl"

@@ -10,7 +10,7 @@ the path of its tokens; its entities are listed at the last node (names can coll
 """
 
 import shutil
-import tempfile
+import uuid
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -128,14 +128,18 @@ class Trie:
         return cls(*(np.asarray(array) for array in arrays))
 
 
-def open_trie(cache: TokenCache, lang: str, entities: range) -> Trie:
-    """The trie of a language's entities: the one beside the token cache, or a new one."""
-    folder = cache.folder / f"trie-2-{lang}"
+def open_trie(cache: TokenCache, lang: str, entities: range, longest: int) -> Trie:
+    """The trie of a language's entities: the one beside the token cache, or a new one.
+
+    longest: names of more tokens are left out; one of them would take the room of every query.
+    """
+    folder = cache.folder / f"trie-2-{longest}-{lang}"
     if folder.is_dir():
         return Trie.open(folder)
-    trie = Trie.build(cache.entities, np.arange(entities.start, entities.stop))
+    rows = np.arange(entities.start, entities.stop)
+    trie = Trie.build(cache.entities, rows[cache.entities.lengths(rows) <= longest])
     with disk_errors(folder):
-        work = Path(tempfile.mkdtemp(prefix="trie-", dir=cache.folder))
+        work = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
         trie.save(work)
         try:
             work.rename(folder)

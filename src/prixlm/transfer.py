@@ -1,0 +1,171 @@
+"""Facts carried along links: what the other languages say of the same things, without learning.
+
+Entities are merged along links: an entity's concept stands for it. Two rules rank the objects of a
+query (subject, relation) in a language:
+
+- `lookup`: the objects that another language, or this one, states for the merged subject and this
+  very relation;
+- `pairs`: every object that has any known relation to the merged subject, in any language and
+  direction. Each such relation q implies the asked one r as often as pairs that have q have r, in
+  the training triples of all languages; the score is the noisy-or of these.
+
+    rule = Transfer(kb)                   # reads the train triples of all languages
+    rule.best(queries, 10)
+    rule.origins(queries, ranked)         # which languages say so
+
+Only train triples are read, so nothing that is tested is known.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from prixlm.kb.store import KB
+from prixlm.metrics import BEYOND
+from prixlm.ranking import Queries, Ranked, drop_hidden, make_ranked, ranks_from_pairs
+from prixlm.trie import ragged_ranges
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """The merged train triples in both directions, sorted by (from, to, relation), each once.
+
+    A relation r backwards is r + R. The languages that state row i are the numbers
+    lang[offset[i]:offset[i + 1]].
+    """
+
+    source: Array  # concept
+    target: Array  # concept
+    relation: Array
+    offset: Array
+    lang: Array
+
+
+class Transfer:
+    """A ranker along links."""
+
+    def __init__(self, kb: KB, rule: Literal["lookup", "pairs"] = "pairs") -> None:
+        self.name = f"links: {rule}"
+        self.kb, self.rule = kb, rule
+        self.num_relations = kb.num_relations
+        self.concept = kb.concepts().astype(np.int64)
+        self.merged = self._merge()
+        self.starts = np.searchsorted(
+            self.merged.source, np.arange(int(self.concept.max(initial=-1)) + 2)
+        )
+        self.weight = self._implications() if rule == "pairs" else None
+
+    def _merge(self) -> _Merged:
+        numbers = {lang: place for place, lang in enumerate(self.kb.languages)}
+        columns = ["lang", "subject", "relation", "object"]
+        parts = [np.zeros((4, 0), np.int64)]
+        for batch in self.kb.batches("triples", columns, split="train"):
+            subject, relation, target = (
+                np.asarray(batch.column(place)).astype(np.int64) for place in (1, 2, 3)
+            )
+            lang = np.array([numbers[code] for code in batch.column(0).to_pylist()])
+            parts.append(np.stack([self.concept[subject], relation, self.concept[target], lang]))
+        a, r, b, lang = np.concatenate(parts, axis=1)
+        a, b = np.concatenate([a, b]), np.concatenate([b, a])
+        r, lang = np.concatenate([r, r + self.num_relations]), np.tile(lang, 2)
+        order = np.lexsort((lang, r, b, a))
+        a, b, r, lang = a[order], b[order], r[order], lang[order]
+        kept = _starts(a, b, r, lang)  # a language may state it of several entities
+        a, b, r, lang = a[kept], b[kept], r[kept], lang[kept]
+        first = _starts(a, b, r)
+        return _Merged(a[first], b[first], r[first], np.append(first, len(a)), lang)
+
+    def _implications(self) -> csr_array:
+        """How often a pair that has relation q (or its inverse) has r: (2R, R), sparse."""
+        merged = self.merged
+        begins = np.zeros(len(merged.source), np.int64)
+        begins[_starts(merged.source, merged.target)] = 1
+        pair = np.cumsum(begins) - 1
+        ones = np.ones(len(pair))
+        shape = (int(pair.max(initial=-1)) + 1, 2 * self.num_relations)
+        has = csr_array((ones, (pair, merged.relation)), shape=shape)
+        counts = np.maximum(1, np.asarray(has.sum(axis=0)).reshape(-1))
+        together = (has.T @ has[:, : self.num_relations]).tocsr()
+        together.data /= np.repeat(counts, np.diff(together.indptr))
+        return together
+
+    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Query, object and score of every pair with evidence; hidden ones are left out."""
+        merged, relation = self.merged, queries.relation.astype(np.int64)
+        source = self.concept[queries.subject]
+        place, owner = ragged_ranges(self.starts[source], self.starts[source + 1])
+        if self.rule == "lookup":
+            kept = merged.relation[place] == relation[owner]
+            place, owner = place[kept], owner[kept]
+            # More languages that say so are better evidence.
+            score = np.diff(merged.offset)[place].astype(float)
+            target = merged.target[place]
+        else:
+            assert self.weight is not None
+            weights = self.weight[merged.relation[place], relation[owner]]
+            weight = np.asarray(weights, float).reshape(-1)
+            target = merged.target[place]
+            with np.errstate(divide="ignore"):
+                missing = np.log1p(-np.minimum(weight, 1 - 1e-9))
+            # Rows of one query and target stand side by side.
+            first = _starts(owner, target)
+            total = np.add.reduceat(missing, first) if len(first) else missing
+            owner, target, score = owner[first], target[first], -total
+            kept = score > 0
+            owner, target, score = owner[kept], target[kept], score[kept]
+        owner, entity, score = self._named(queries.lang, owner, target, score)
+        kept = drop_hidden(queries, owner, entity)
+        return owner[kept], entity[kept], score[kept]
+
+    def _named(
+        self, lang: str, owner: Array, target: Array, score: Array
+    ) -> tuple[Array, Array, Array]:
+        """Concepts as the entities that a language has of them."""
+        own = self.kb.entity_range(lang)
+        concepts = self.concept[own.start : own.stop]
+        order = np.argsort(concepts, kind="stable")
+        low = np.searchsorted(concepts, target, sorter=order)
+        high = np.searchsorted(concepts, target, side="right", sorter=order)
+        place, row = ragged_ranges(low, high)
+        return owner[row], order[place] + own.start, score[row]
+
+    def best(self, queries: Queries, k: int) -> Ranked:
+        return make_ranked(len(queries), *self.scored(queries), k)
+
+    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
+        candidates = len(self.kb.entity_range(queries.lang))
+        ranks = ranks_from_pairs(queries, *self.scored(queries), objects, candidates)
+        return np.where(ranks > beyond, np.inf, ranks)
+
+    def origins(self, queries: Queries, ranked: Ranked) -> list[list[str]]:
+        """For each answer, the languages whose train triples have its pair of things."""
+        owner = ranked.owners()
+        source = self.concept[queries.subject][owner]
+        target = self.concept[ranked.entity]
+        place, row = ragged_ranges(self.starts[source], self.starts[source + 1])
+        kept = self.merged.target[place] == target[row]
+        if self.rule == "lookup":
+            kept &= self.merged.relation[place] == queries.relation[owner][row]
+        stated, answer = ragged_ranges(
+            self.merged.offset[place[kept]], self.merged.offset[place[kept] + 1]
+        )
+        pairs = np.unique(np.stack([row[kept][answer], self.merged.lang[stated]]), axis=1)
+        found: list[list[str]] = [[] for _ in owner]
+        for answer_, lang in pairs.T.tolist():
+            found[answer_].append(self.kb.languages[lang])
+        return found
+
+
+def _starts(*columns: Array) -> Array:
+    """Where rows differ from the one before: the first of each group of equal ones."""
+    if not len(columns[0]):
+        return np.zeros(0, np.int64)
+    differs = np.zeros(len(columns[0]), bool)
+    differs[0] = True
+    for column in columns:
+        differs[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(differs)

@@ -1,0 +1,79 @@
+"""Facts carried along links: the rules worked by hand on the toy KB."""
+
+import numpy as np
+import pytest
+
+from prixlm import KB
+from prixlm.ranking import Queries
+from prixlm.transfer import Transfer
+
+
+def ask(kb: KB, lang: str, subject: str, relation: str, hidden: tuple[str, ...] = ()) -> Queries:
+    [entity] = kb.find(subject, lang)
+    ids = [kb.find(name, lang)[0].id for name in hidden]
+    return Queries(
+        lang,
+        np.array([entity.id]),
+        np.array([kb.relation_keys().index(relation)]),
+        np.array([0, len(ids)]),
+        np.array(ids, np.int64),
+    )
+
+
+def answers(kb: KB, rule: Transfer, queries: Queries) -> list[str]:
+    return kb.names(rule.best(queries, 10).entity.tolist())
+
+
+def test_the_lookup_finds_what_other_languages_say(toy: KB) -> None:
+    rule = Transfer(toy, "lookup")
+    queries = ask(toy, "ja", "ヘルシンキ", "country")
+    assert answers(toy, rule, queries) == ["フィンランド"]
+    assert rule.origins(queries, rule.best(queries, 10)) == [["en", "fi"]]
+    assert answers(toy, rule, ask(toy, "ja", "パリ", "country")) == []  # linked to nothing
+    assert answers(toy, rule, ask(toy, "te", "ఫిన్లాండ్", "currency")) == []  # no Euro in Telugu
+    assert answers(toy, rule, ask(toy, "ja", "ヘルシンキ", "country", ("フィンランド",))) == []
+
+
+def test_the_pair_rule_weighs_relations_by_what_they_imply(toy: KB) -> None:
+    rule = Transfer(toy)
+    keys = toy.relation_keys()
+    capital, country = keys.index("capital"), keys.index("country")
+    assert rule.weight is not None
+    # Five merged pairs are (capital, its country); two of them have `country` as well.
+    assert rule.weight[capital + len(keys), country] == pytest.approx(2 / 5)
+    assert rule.weight[country + len(keys), capital] == pytest.approx(1.0)
+    queries = ask(toy, "ja", "パリ", "country")
+    ranked = rule.best(queries, 10)
+    assert toy.names(ranked.entity.tolist()) == ["フランス"]
+    assert ranked.score == pytest.approx([-np.log(1 - 2 / 5)])
+    assert rule.origins(queries, ranked) == [["ja"]]
+    # Two relations of one pair: capital backwards (2/5), and the country itself, which is certain.
+    [certain] = rule.best(ask(toy, "ja", "ヘルシンキ", "country"), 10).score
+    assert certain > -np.log(1e-6)
+
+
+def test_what_there_is_no_evidence_for_shares_the_places_below(toy: KB) -> None:
+    rule = Transfer(toy)
+    queries = ask(toy, "ja", "パリ", "country")
+    ids = {name: toy.find(name, "ja")[0].id for name in ("フランス", "ヘルシンキ", "フィンランド")}
+    assert rule.ranks(queries, np.array([ids["フランス"]])) == [1]
+    # Four candidates, one is first, the three others share 2 to 4.
+    assert rule.ranks(queries, np.array([ids["ヘルシンキ"]])) == [3]
+    fewer = ask(toy, "ja", "パリ", "country", ("フィンランド", "フランス"))
+    assert rule.ranks(fewer, np.array([ids["ヘルシンキ"]])) == [1.5]
+    assert rule.ranks(queries, np.array([ids["ヘルシンキ"]]), beyond=2) == [np.inf]
+
+
+def test_many_queries_are_the_single_ones_together(toy: KB) -> None:
+    rule = Transfer(toy)
+    english = toy.entity_range("en")
+    subjects = np.repeat(np.arange(english.start, english.stop), toy.num_relations)
+    relations = np.tile(np.arange(toy.num_relations), len(english))
+    none = np.zeros(0, np.int64)
+    together = Queries("en", subjects, relations, np.zeros(len(subjects) + 1, np.int64), none)
+    ranked = rule.best(together, 3)
+    for number in range(len(together)):
+        one = rule.best(together.select(np.array([number])), 3)
+        rows = slice(ranked.offset[number], ranked.offset[number + 1])
+        assert one.entity.tolist() == ranked.entity[rows].tolist()
+        assert one.score == pytest.approx(ranked.score[rows])
