@@ -7,7 +7,9 @@ query (subject, relation) in a language:
   very relation;
 - `pairs`: every object that has any known relation to the merged subject, in any language and
   direction. Each such relation q implies the asked one r as often as pairs that have q have r, in
-  the training triples of all languages; the score is the noisy-or of these.
+  the training triples of all languages; the score is the noisy-or of these, and of how often r has
+  the object at all (half of that: it says nothing of the subject), so that an object with no
+  relation to the subject is ranked by it.
 
     rule = Transfer(kb)                   # reads the train triples of all languages
     rule.best(queries, 10)
@@ -28,6 +30,12 @@ from prixlm.ranking import Queries, Ranked, drop_hidden, make_ranked, ranks_from
 from prixlm.trie import ragged_ranges
 
 Array = np.ndarray[Any, Any]
+_PRIOR = 0.5
+"""The weight of how often a relation has an object; 0.1 to 1 give nearly the same figures."""
+_CERTAIN = 1 - 1e-6
+"""No evidence is more than this: among certain objects the other evidence decides."""
+_CHUNK = 1024
+"""Queries that are scored together."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class Transfer:
             self.merged.source, np.arange(int(self.concept.max(initial=-1)) + 2)
         )
         self.weight = self._implications() if rule == "pairs" else None
+        self._count_objects()
 
     def _merge(self) -> _Merged:
         numbers = {lang: place for place, lang in enumerate(self.kb.languages)}
@@ -94,32 +103,77 @@ class Transfer:
         return together
 
     def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, object and score of every pair with evidence; hidden ones are left out."""
-        merged, relation = self.merged, queries.relation.astype(np.int64)
+        """Query, object and score of every pair with evidence; hidden ones are left out.
+
+        The score is -log(1 - p), p the noisy-or; in a lookup, how many languages say so.
+        """
+        parts = []
+        for start in range(0, len(queries), _CHUNK):
+            rows = np.arange(start, min(start + _CHUNK, len(queries)))
+            some = queries.select(rows)
+            evidence = self._look_up(some) if self.rule == "lookup" else self._weigh(some)
+            owner, entity, score = self._named(queries.lang, *evidence)
+            kept = drop_hidden(some, owner, entity)
+            parts.append((owner[kept] + start, entity[kept], score[kept]))
+        owner, entity, score = (
+            np.concatenate(column) if parts else np.zeros(0, np.int64)
+            for column in (zip(*parts, strict=True) if parts else ((), (), ()))
+        )
+        return owner, entity, score
+
+    def _look_up(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Query, concept and number of languages that state this very fact."""
+        place, owner = self._rows_of(queries)
+        kept = self.merged.relation[place] == queries.relation[owner]
+        place, owner = place[kept], owner[kept]
+        score = np.diff(self.merged.offset)[place].astype(float)
+        return owner, self.merged.target[place], score
+
+    def _weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Query, concept and -log(1 - p) of all that have a relation to the subject, or are objects
+        of the relation."""
+        assert self.weight is not None
+        relation = queries.relation.astype(np.int64)
+        place, owner = self._rows_of(queries)
+        weights = self.weight[self.merged.relation[place], relation[owner]]
+        usual, asking = ragged_ranges(
+            self.object_starts[relation], self.object_starts[relation + 1]
+        )
+        owner = np.concatenate([owner, asking])
+        target = np.concatenate([self.merged.target[place], self.object[usual]])
+        chance = np.concatenate(
+            [np.asarray(weights, float).reshape(-1), _PRIOR * self.object_share[usual]]
+        )
+        evidence = -np.log1p(-np.minimum(chance, _CERTAIN))
+        order = np.lexsort((target, owner))
+        owner, target = owner[order], target[order]
+        first = _starts(owner, target)
+        total = np.add.reduceat(evidence[order], first) if len(first) else evidence
+        kept = total > 0
+        return owner[first][kept], target[first][kept], total[kept]
+
+    def _rows_of(self, queries: Queries) -> tuple[Array, Array]:
+        """The merged triples of each query's subject, and whose they are."""
         source = self.concept[queries.subject]
-        place, owner = ragged_ranges(self.starts[source], self.starts[source + 1])
-        if self.rule == "lookup":
-            kept = merged.relation[place] == relation[owner]
-            place, owner = place[kept], owner[kept]
-            # More languages that say so are better evidence.
-            score = np.diff(merged.offset)[place].astype(float)
-            target = merged.target[place]
-        else:
-            assert self.weight is not None
-            weights = self.weight[merged.relation[place], relation[owner]]
-            weight = np.asarray(weights, float).reshape(-1)
-            target = merged.target[place]
-            with np.errstate(divide="ignore"):
-                missing = np.log1p(-np.minimum(weight, 1 - 1e-9))
-            # Rows of one query and target stand side by side.
-            first = _starts(owner, target)
-            total = np.add.reduceat(missing, first) if len(first) else missing
-            owner, target, score = owner[first], target[first], -total
-            kept = score > 0
-            owner, target, score = owner[kept], target[kept], score[kept]
-        owner, entity, score = self._named(queries.lang, owner, target, score)
-        kept = drop_hidden(queries, owner, entity)
-        return owner[kept], entity[kept], score[kept]
+        return ragged_ranges(self.starts[source], self.starts[source + 1])
+
+    def _count_objects(self) -> None:
+        """How often each relation has each object, the most frequent ones of each relation."""
+        forward = self.merged.relation < self.num_relations
+        relation, target = self.merged.relation[forward], self.merged.target[forward]
+        order = np.lexsort((target, relation))
+        relation, target = relation[order], target[order]
+        first = _starts(relation, target)
+        counts = np.diff(np.append(first, len(relation)))
+        relation, target = relation[first], target[first]
+        total = np.bincount(relation, counts, self.num_relations)
+        order = np.lexsort((target, -counts, relation))
+        relation = relation[order]
+        rank = np.arange(len(order)) - np.searchsorted(relation, relation)
+        order, relation = order[rank < BEYOND], relation[rank < BEYOND]
+        self.object = target[order]
+        self.object_share = counts[order] / total[relation]
+        self.object_starts = np.searchsorted(relation, np.arange(self.num_relations + 1))
 
     def _named(
         self, lang: str, owner: Array, target: Array, score: Array
