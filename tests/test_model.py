@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, XLMRobertaForMaskedLM
 
-from prixlm import KB, PrixError
-from prixlm import model as module
+from prixlm import KB, PrixError, crossentropy
 from prixlm.dropout import Dropout
 from prixlm.encoding import Batch, BatchEncoder, Facts
 from prixlm.model import Array, PrixLM, attention_mask
@@ -173,7 +172,7 @@ def test_the_chunked_loss_has_the_gradients_of_the_plain_one(
     model: PrixLM, toy: KB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = batches_of(model, toy).encode(some_facts(toy, 30))
-    monkeypatch.setattr(module, "CHUNK", 7)
+    monkeypatch.setattr(crossentropy, "CHUNK", 7)
     (3 * model.loss(batch)).backward()
     ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()

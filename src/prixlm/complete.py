@@ -156,7 +156,7 @@ class Completer:
                 known[place] = objects
         for lang, rows in groups.items():
             try:
-                trie = self._trie(lang, candidates)
+                trie = self.trie(lang, candidates)
             except PrixError as error:
                 for place, _ in rows:
                     results[place] = error
@@ -244,7 +244,8 @@ class Completer:
         ).fetchall()
         return [row[0] for row in rows]
 
-    def _trie(self, lang: str, candidates: Array | None) -> Trie:
+    def trie(self, lang: str, candidates: Array | None = None) -> Trie:
+        """The candidates of a language, or those of a subset."""
         trie = self._tries(lang, None if candidates is None else candidates.tobytes())
         if not len(trie.entity):
             raise PrixError(f"there are no candidates in {lang}: expected one name at least.")

@@ -61,13 +61,13 @@ def ask_demo(
     Other objects that the KB has for a fact's subject and relation are taken out of its answers.
     """
     completer = Completer(model, KB(to / "split"), progress)
-    keys = completer.kb.relation_keys()
     facts: list[_Question] = []
     names: list[_Question] = []
     for lang in LANGUAGES:
         asked = {"lang": lang, "number": number}
+        relations = completer.relation_names(lang)
         for subject, relation, truth, others in completer.kb.query(_FACTS, asked).fetchall():
-            facts.append((Query(lang, subject, keys[relation]), truth, others or []))
+            facts.append((Query(lang, subject, relations[relation]), truth, others or []))
         for name, truth, _ in completer.kb.query(_NAMES, asked).fetchall():
             names.append((Query("en", name, None, lang), truth, []))
     return _ask(completer, facts, progress), _ask(completer, names, progress)

@@ -139,7 +139,8 @@ def print_asked(console: Console, title: str, asked: Sequence[Asked], number: in
         counts[lang] += 1
         if counts[lang] <= number:
             what = query.relation or language_name(query.to or "")
-            best = ", ".join(answer.name for answer in one.answers[:3])
+            names = dict.fromkeys(answer.name for answer in one.answers)  # names can collide
+            best = ", ".join(list(names)[:3])
             table.add_row(
                 lang,
                 shown(f"{query.subject} · {what}"),
