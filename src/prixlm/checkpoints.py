@@ -101,7 +101,8 @@ def load_checkpoint(
     backbone: Any = getattr(model, "backbone", model)
     missing, unexpected = backbone.load_state_dict(weights, strict=False)
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
-    backbone.tie_weights()
+    if hasattr(backbone, "tie_weights"):
+        backbone.tie_weights()
     for name, parameter in model.named_parameters():
         state = {k.split("/")[1]: v for k, v in moments.items() if k.split("/")[0] == name}
         if state:

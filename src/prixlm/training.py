@@ -59,6 +59,8 @@ class TrainingConfig:
     log_every: int = 10
     precision: str = "auto"  # bf16 on a GPU that has it, else no; or no, or bf16
     trackers: tuple[str, ...] = ()  # tensorboard, wandb
+    optimizer: str = "adam"  # or adagrad
+    schedule: str = "linear"  # after the warm-up the rate falls to 0; or constant
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -66,6 +68,10 @@ class TrainingConfig:
             raise PrixError("lr and clip have to be above 0, and warmup from 0 to 1.")
         if any(not 0 <= share <= 1 for share in self.checkpoints):
             raise PrixError("checkpoints are shares of the run, from 0 to 1.")
+        if self.optimizer not in ("adam", "adagrad"):
+            raise PrixError(f"optimizer {self.optimizer}: expected adam or adagrad.")
+        if self.schedule not in ("linear", "constant"):
+            raise PrixError(f"schedule {self.schedule}: expected linear or constant.")
         if self.precision not in ("auto", "no", "bf16"):
             raise PrixError(f"precision {self.precision}: expected auto, no or bf16.")
         if min(self.save_every, self.validate_every, self.log_every, self.patience or 1) < 1:
@@ -101,10 +107,12 @@ class Task(Protocol):
 
 
 def learning_rate(config: TrainingConfig, step: int, num_steps: int) -> float:
-    """Linear warm-up, then linear to 0, for the update that makes step `step` (from 1)."""
+    """Linear warm-up, then linear to 0 or constant, for the update that makes step `step`."""
     warmup = max(1, round(config.warmup * num_steps))
     if step <= warmup:
         return config.lr * step / warmup
+    if config.schedule == "constant":
+        return config.lr
     return config.lr * (num_steps - step + 1) / max(1, num_steps - warmup + 1)
 
 
@@ -137,7 +145,11 @@ def processes() -> PartialState:
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """The paper's Adam; with weight decay, its decoupled form."""
+    """The paper's Adam (with weight decay, its decoupled form), or Adagrad."""
+    if config.optimizer == "adagrad":
+        return torch.optim.Adagrad(
+            model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+        )
     return torch.optim.AdamW(
         model.parameters(),
         lr=config.lr,

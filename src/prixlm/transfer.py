@@ -18,12 +18,12 @@ query (subject, relation) in a language:
 Only train triples are read, so nothing that is tested is known.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from prixlm.kb.merged import group_starts, read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, drop_hidden, make_ranked, ranks_from_pairs
@@ -38,21 +38,6 @@ _CHUNK = 1024
 """Queries that are scored together."""
 
 
-@dataclass(frozen=True)
-class _Merged:
-    """The merged train triples in both directions, sorted by (from, to, relation), each once.
-
-    A relation r backwards is r + R. The languages that state row i are the numbers
-    lang[offset[i]:offset[i + 1]].
-    """
-
-    source: Array  # concept
-    target: Array  # concept
-    relation: Array
-    offset: Array
-    lang: Array
-
-
 class Transfer:
     """A ranker along links."""
 
@@ -61,38 +46,18 @@ class Transfer:
         self.kb, self.rule = kb, rule
         self.num_relations = kb.num_relations
         self.concept = kb.concepts().astype(np.int64)
-        self.merged = self._merge()
+        self.merged = read_merged(kb)
         self.starts = np.searchsorted(
             self.merged.source, np.arange(int(self.concept.max(initial=-1)) + 2)
         )
         self.weight = self._implications() if rule == "pairs" else None
         self._count_objects()
 
-    def _merge(self) -> _Merged:
-        numbers = {lang: place for place, lang in enumerate(self.kb.languages)}
-        columns = ["lang", "subject", "relation", "object"]
-        parts = [np.zeros((4, 0), np.int64)]
-        for batch in self.kb.batches("triples", columns, split="train"):
-            subject, relation, target = (
-                np.asarray(batch.column(place)).astype(np.int64) for place in (1, 2, 3)
-            )
-            lang = np.array([numbers[code] for code in batch.column(0).to_pylist()])
-            parts.append(np.stack([self.concept[subject], relation, self.concept[target], lang]))
-        a, r, b, lang = np.concatenate(parts, axis=1)
-        a, b = np.concatenate([a, b]), np.concatenate([b, a])
-        r, lang = np.concatenate([r, r + self.num_relations]), np.tile(lang, 2)
-        order = np.lexsort((lang, r, b, a))
-        a, b, r, lang = a[order], b[order], r[order], lang[order]
-        kept = _starts(a, b, r, lang)  # a language may state it of several entities
-        a, b, r, lang = a[kept], b[kept], r[kept], lang[kept]
-        first = _starts(a, b, r)
-        return _Merged(a[first], b[first], r[first], np.append(first, len(a)), lang)
-
     def _implications(self) -> csr_array:
         """How often a pair that has relation q (or its inverse) has r: (2R, R), sparse."""
         merged = self.merged
         begins = np.zeros(len(merged.source), np.int64)
-        begins[_starts(merged.source, merged.target)] = 1
+        begins[group_starts(merged.source, merged.target)] = 1
         pair = np.cumsum(begins) - 1
         ones = np.ones(len(pair))
         shape = (int(pair.max(initial=-1)) + 1, 2 * self.num_relations)
@@ -147,7 +112,7 @@ class Transfer:
         evidence = -np.log1p(-np.minimum(chance, _CERTAIN))
         order = np.lexsort((target, owner))
         owner, target = owner[order], target[order]
-        first = _starts(owner, target)
+        first = group_starts(owner, target)
         total = np.add.reduceat(evidence[order], first) if len(first) else evidence
         kept = total > 0
         return owner[first][kept], target[first][kept], total[kept]
@@ -163,7 +128,7 @@ class Transfer:
         relation, target = self.merged.relation[forward], self.merged.target[forward]
         order = np.lexsort((target, relation))
         relation, target = relation[order], target[order]
-        first = _starts(relation, target)
+        first = group_starts(relation, target)
         counts = np.diff(np.append(first, len(relation)))
         relation, target = relation[first], target[first]
         total = np.bincount(relation, counts, self.num_relations)
@@ -212,14 +177,3 @@ class Transfer:
         for answer_, lang in pairs.T.tolist():
             found[answer_].append(self.kb.languages[lang])
         return found
-
-
-def _starts(*columns: Array) -> Array:
-    """Where rows differ from the one before: the first of each group of equal ones."""
-    if not len(columns[0]):
-        return np.zeros(0, np.int64)
-    differs = np.zeros(len(columns[0]), bool)
-    differs[0] = True
-    for column in columns:
-        differs[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(differs)

@@ -1,0 +1,65 @@
+"""The triples of all languages as one graph: entities merged along their links.
+
+An entity's concept stands for it, so that the same fact in several languages is one fact, with the
+languages that state it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prixlm.kb.store import KB
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Triples in both directions, sorted by (source, target, relation), each once.
+
+    A relation r backwards is r + R. The languages that state row i are the numbers
+    lang[offset[i]:offset[i + 1]], in the order of the KB's languages.
+    """
+
+    source: Array  # concept
+    target: Array  # concept
+    relation: Array
+    offset: Array
+    lang: Array
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def read_merged(kb: KB, split: str = "train") -> Merged:
+    """The triples of a split, of all languages."""
+    concept = kb.concepts().astype(np.int64)
+    numbers = {lang: place for place, lang in enumerate(kb.languages)}
+    parts = [np.zeros((4, 0), np.int64)]
+    for batch in kb.batches("triples", ["lang", "subject", "relation", "object"], split=split):
+        subject, relation, target = (
+            np.asarray(batch.column(place)).astype(np.int64) for place in (1, 2, 3)
+        )
+        lang = np.array([numbers[code] for code in batch.column(0).to_pylist()])
+        parts.append(np.stack([concept[subject], relation, concept[target], lang]))
+    a, r, b, lang = np.concatenate(parts, axis=1)
+    a, b = np.concatenate([a, b]), np.concatenate([b, a])
+    r, lang = np.concatenate([r, r + kb.num_relations]), np.tile(lang, 2)
+    order = np.lexsort((lang, r, b, a))
+    a, b, r, lang = a[order], b[order], r[order], lang[order]
+    kept = group_starts(a, b, r, lang)  # a language may state it of several entities
+    a, b, r, lang = a[kept], b[kept], r[kept], lang[kept]
+    first = group_starts(a, b, r)
+    return Merged(a[first], b[first], r[first], np.append(first, len(a)), lang)
+
+
+def group_starts(*columns: Array) -> Array:
+    """Where rows differ from the one before: the first of each group of equal ones."""
+    if not len(columns[0]):
+        return np.zeros(0, np.int64)
+    differs = np.zeros(len(columns[0]), bool)
+    differs[0] = True
+    for column in columns:
+        differs[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(differs)
