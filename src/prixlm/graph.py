@@ -1,9 +1,9 @@
 """A graph embedding of our own: ComplEx on the merged graph of all languages.
 
 ComplEx (Trouillon et al., 2016) as Lacroix et al. (2018) train it: reciprocal relations, softmax
-over all entities, the nuclear 3-norm as regulariser, Adagrad. Entities are concepts, so the facts of
-a language help every other; the candidates are the entities of the asked language. It uses no names
-at all, and knows nothing of an entity without train triples.
+over all entities, the nuclear 3-norm as regulariser, Adagrad. Entities are concepts, so the facts
+of a language help every other; the candidates are the entities of the asked language. It uses no
+names at all, and knows nothing of an entity without train triples.
 
     model = train_graph(kb, "graph", GraphConfig())
     ranker = GraphRanker(kb, model)
