@@ -13,6 +13,7 @@ from prixlm.decode import Found, beam_search, exact_ranks, exact_search, score_a
 from prixlm.model import PrixLM
 from prixlm.tokens import Ragged, build_tokens
 from prixlm.trie import Trie
+from prixlm.walk import Walk
 from test_trie import ragged
 
 PREFIXES = [[0, 5, 9, 11, 2, 2], [0, 5, 7], [0, 6, 8, 10, 12, 14, 16, 2, 2, 7]]
@@ -171,8 +172,8 @@ def test_beams_that_are_exact_and_beams_that_are_not(
     monkeypatch.setattr(decode, "_is_foreseeable", lambda walk: np.ones(walk.num_queries, bool))
     for beam in (1, 5, 20, 60):
         for k in (1, 3, 10):
-            proven, _ = decode._where_beams_are_exact(model, trie, PREFIXES, k, beam, None)
-            levels = decode._by_levels(model, trie, PREFIXES, k, beam, None, leave=False)
+            proven = decode._where_beams_are_exact(Walk(model, trie, PREFIXES), k, beam)
+            levels = decode._by_levels(Walk(model, trie, PREFIXES), k, beam, leave=False)
             for ours, level in zip(proven, levels, strict=True):
                 ways.add(ours is not None)
                 if ours is not None:
@@ -180,8 +181,8 @@ def test_beams_that_are_exact_and_beams_that_are_not(
     assert ways == {True, False}
     # Where no first token is foreseeable, it is not tried at all.
     monkeypatch.setattr(decode, "_is_foreseeable", lambda walk: np.zeros(walk.num_queries, bool))
-    proven, nodes = decode._where_beams_are_exact(model, trie, PREFIXES, 3, 20, None)
-    assert proven == [None] * 3 and not nodes.any()
+    walk = Walk(model, trie, PREFIXES)
+    assert decode._where_beams_are_exact(walk, 3, 20) == [None] * 3 and not walk.num_nodes.any()
 
 
 def test_small_blocks_of_rows_and_pieces_change_nothing(

@@ -118,13 +118,16 @@ def beam_search(
         more = k + max(len(known) for known in exclude)
         found = beam_search(model, trie, prefixes, more, beam=beam, leave=leave)
         return [_without(one, known, k) for one, known in zip(found, exclude, strict=True)]
+    walk = Walk(model, trie, prefixes, exclude)
     if not leave:
-        return _by_levels(model, trie, prefixes, k, beam, exclude, leave=False)
-    proven, tried = _where_beams_are_exact(model, trie, prefixes, k, beam, exclude)
+        return _by_levels(walk, k, beam, leave=False)
+    proven = _where_beams_are_exact(walk, k, beam)
     rest = [number for number, one in enumerate(proven) if one is None]
-    hidden = None if exclude is None else [exclude[number] for number in rest]
-    some = [prefixes[number] for number in rest]
-    others = iter(_by_levels(model, trie, some, k, beam, hidden, leave=True) if rest else [])
+    tried = walk.num_nodes.copy()
+    if tried.any():  # some were visited: the rest begin anew, without the others
+        hidden = None if exclude is None else [exclude[number] for number in rest]
+        walk = Walk(model, trie, [prefixes[number] for number in rest], hidden) if rest else walk
+    others = iter(_by_levels(walk, k, beam, leave=True) if rest else [])
     return [
         one if one is not None else _with_nodes(next(others), int(before))
         for one, before in zip(proven, tried, strict=True)
@@ -135,20 +138,10 @@ def _with_nodes(found: Found, number: int) -> Found:
     return replace(found, num_nodes=found.num_nodes + number)
 
 
-def _by_levels(
-    model: PrixLM,
-    trie: Trie,
-    prefixes: list[list[int]],
-    k: int,
-    beam: int,
-    exclude: Sequence[Array] | None,
-    *,
-    leave: bool,
-) -> list[Found]:
+def _by_levels(walk: Walk, k: int, beam: int, *, leave: bool) -> list[Found]:
     """Algorithm 1, one level of the trie after another."""
-    walk = Walk(model, trie, prefixes, exclude)
-    answers = _Answers(len(prefixes), k)
-    lost = np.full(len(prefixes), -np.inf)  # the best score that was pruned
+    answers = _Answers(walk.num_queries, k)
+    lost = np.full(walk.num_queries, -np.inf)  # the best score that was pruned
     beams = walk.roots()
     while len(beams):
         beams, pruned = _best(beams, beam)
@@ -162,32 +155,22 @@ def _by_levels(
     return answers.found(lost, lost <= answers.kth, walk.num_nodes)
 
 
-def _where_beams_are_exact(
-    model: PrixLM,
-    trie: Trie,
-    prefixes: list[list[int]],
-    k: int,
-    beam: int,
-    exclude: Sequence[Array] | None,
-) -> tuple[list[Found | None], Array]:
-    """The answers of those queries for which the best of a beam are the best of all, else None; and
-    the nodes that were visited.
+def _where_beams_are_exact(walk: Walk, k: int, beam: int) -> list[Found | None]:
+    """The answers of those queries for which the best of a beam are the best of all; else None.
 
     That is so if no level of the trie has more than `beam` nodes above the k-th answer: none of
     them can then be pushed out of its beam. The exact search counts them, and visits a third of
     the nodes that the beam would. Where the first token is not foreseeable, it is not tried.
     """
-    walk = Walk(model, trie, prefixes, exclude)
-    answers = _Answers(len(prefixes), k)
-    levels = _Levels(len(prefixes), trie)
+    answers = _Answers(walk.num_queries, k)
+    levels = _Levels(walk.num_queries, walk.trie)
     limit = np.where(_is_foreseeable(walk), 4 * beam, 0)
     bounds = _best_first(walk, answers.add, lambda: answers.kth, limit, levels.add)
     worst = answers.kth - _TIE  # nodes within a tie of the k-th answer count as above it
     nothing_left = np.isinf(bounds) & (bounds < 0)
     exact = ((bounds < worst) | nothing_left) & (levels.most(worst) <= beam) & (limit > 0)
     found = answers.found(bounds, exact, walk.num_nodes)
-    proven = [one if is_exact else None for one, is_exact in zip(found, exact, strict=True)]
-    return proven, walk.num_nodes
+    return [one if is_exact else None for one, is_exact in zip(found, exact, strict=True)]
 
 
 def _is_foreseeable(walk: Walk) -> Array:
