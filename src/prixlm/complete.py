@@ -213,7 +213,8 @@ class Completer:
         number = known.get(relation, known.get(relation.casefold()))
         if number is not None:
             return number
-        near = similar(relation, [*self.relation_names(lang), *self.kb.relation_keys()])
+        names = dict.fromkeys([*self.relation_names(lang), *self.kb.relation_keys()])
+        near = similar(relation, list(names))
         raise PrixError(
             f"no relation {relation!r} in {self.kb.folder}."
             + (f" Did you mean {', '.join(near)}?" if near else "")
