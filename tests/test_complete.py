@@ -73,7 +73,8 @@ def test_new_only_hides_what_the_kb_has(completer: Completer) -> None:
 
 def test_candidates_restrict_the_answers(completer: Completer, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("Euro\nParis\nNobody\n", "utf-8")
-    some = read_candidates(completer.kb, tmp_path / "names.txt")
+    some, unknown = read_candidates(completer.kb, tmp_path / "names.txt")
+    assert unknown == 1
     answers = completer.complete("Finland", "capital", lang="en", candidates=some)
     assert sorted(answer.name for answer in answers) == ["Euro", "Paris"]
     (tmp_path / "none.txt").write_text("Nobody\n", "utf-8")
@@ -171,6 +172,36 @@ def test_a_file_of_queries_becomes_a_file_of_answers(
     assert not out.with_name(out.name + ".partial").exists()
     with pytest.raises(PrixError, match="is already there"):
         answer_file(completer, source, out, SearchConfig(k=2))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("en\tFinland\tcapital\n", "has the columns en, Finland, capital; expected lang, subject"),
+        ("lang\tsubject\trelation\nen\tFinland\n", "a row has 2 columns, expected 3: 'en"),
+        ("", "cannot be read: Empty CSV file"),
+    ],
+)
+def test_a_bad_file_of_queries_is_one_line_and_leaves_nothing(
+    completer: Completer, tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "q.tsv").write_text(text, "utf-8")
+    with pytest.raises(PrixError, match=message):
+        answer_file(completer, tmp_path / "q.tsv", tmp_path / "a.tsv", SearchConfig())
+    assert [path.name for path in tmp_path.iterdir()] == ["q.tsv"]
+
+
+def test_a_row_that_cannot_be_asked_keeps_its_cells(completer: Completer, tmp_path: Path) -> None:
+    (tmp_path / "q.tsv").write_text("lang\tsubject\trelation\nen\t\tcapital\n", "utf-8")
+    answer_file(completer, tmp_path / "q.tsv", tmp_path / "a.parquet", SearchConfig())
+    [row] = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert (row["lang"], row["relation"], row["error"]) == ("en", "capital", "empty: subject.")
+
+
+def test_an_exact_search_is_proven_or_an_error(completer: Completer) -> None:
+    config = SearchConfig(search="exact", max_nodes=1, k=5)
+    with pytest.raises(PrixError, match="the best 5 could not be proven"):
+        completer.complete("France", "capital", lang="en", config=config)
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(completer: Completer, tmp_path: Path) -> None:

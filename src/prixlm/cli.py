@@ -369,7 +369,7 @@ def _answer(
 ) -> None:
     """What `complete` and `translate` share: one query, or a file of them."""
     from prixlm.complete import Completer, SearchConfig, read_candidates
-    from prixlm.queries import answer_file
+    from prixlm.queries import answer_file, check_out
     from prixlm.report import print_answers
 
     candidates, queries, out, as_json = rest
@@ -381,11 +381,17 @@ def _answer(
         raise PrixError("--out goes with --queries: name a file of queries, or leave it out.")
     if queries is not None and (out is None or len(missing) < len(asked)):
         raise PrixError("with --queries, name --out and no query of your own.")
+    if out is not None:
+        check_out(out)
     with progress_bar() as progress:
         completer = Completer(model, kb, progress)
         if not completer.is_of_this_kb:
-            print("prixlm: the model was trained on another KB, or on a split.", file=sys.stderr)
-        chosen = None if candidates is None else read_candidates(completer.kb, candidates)
+            _note(f"the model was not trained on {kb} itself; a split of it, or another, is fine.")
+        chosen = None
+        if candidates is not None:
+            chosen, unknown = read_candidates(completer.kb, candidates)
+            if unknown:
+                _note(f"{unknown:,} lines of {candidates} are no entities of {kb}.")
         if queries is not None and out is not None:
             counts = answer_file(
                 completer, queries, out, config, candidates=chosen, progress=progress
@@ -400,20 +406,18 @@ def _answer(
         answers = completer.complete(name, last, lang=first, config=config, candidates=chosen)
     if not completer.kb.find(name, first):
         near = ", ".join(completer.suggest(name, first))
-        print(
-            f"prixlm: {name!r} is not in the KB; it was asked all the same. Names like it: {near}.",
-            file=sys.stderr,
-        )
+        _note(f"{name!r} is not in the KB; it was asked all the same. Names like it: {near}.")
     left_out = completer.num_too_long(last if "--to" in asked else first)
     if left_out:
-        print(
-            f"prixlm: {left_out:,} names are too long for the model and are no candidates.",
-            file=sys.stderr,
-        )
+        _note(f"{left_out:,} names are too long for the model and are no candidates.")
     if as_json:
         print_json([dataclasses.asdict(answer) for answer in answers])
     else:
         print_answers(console(), f"{name} · {last}", answers)
+
+
+def _note(text: str) -> None:
+    print(f"prixlm: {text}", file=sys.stderr)
 
 
 def _say(figures: dict[str, Any], text: str, as_json: bool) -> None:

@@ -173,8 +173,10 @@ class Completer:
                 part = rows[start : start + BATCH]
                 hidden = [known[place] for place, _ in part] if known else None
                 found = self._search(trie, [prefix for _, prefix in part], config, hidden)
-                for (place, _), answers in zip(part, self._named(found), strict=True):
-                    results[place] = answers
+                named = zip(part, found, self._named(found), strict=True)
+                for (place, _), one, answers in named:
+                    is_proven = config.search == "beam" or one.complete
+                    results[place] = answers if is_proven else _unproven(config)
         return results
 
     def encode(self, query: Query) -> list[int]:
@@ -313,13 +315,21 @@ class Completer:
         ]
 
 
+def _unproven(config: SearchConfig) -> PrixError:
+    return PrixError(
+        f"the best {config.k} could not be proven: the exact search stopped at its limit of "
+        f"{config.max_nodes:,} nodes, or of memory. Ask for fewer answers, or use the beam."
+    )
+
+
 def _load(folder: Path | str) -> PrixLM:
     """A model, on the GPU if there is one."""
     return PrixLM.load(folder).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def read_candidates(kb: KB, path: Path) -> Array:
-    """The entities of a file of names or keys, one a line, in whatever languages have them."""
+def read_candidates(kb: KB, path: Path) -> tuple[Array, int]:
+    """The entities of a file of names or keys, one a line, in whatever languages have them; and how
+    many lines no entity has."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -329,12 +339,14 @@ def read_candidates(kb: KB, path: Path) -> Array:
         raise PrixError(f"--candidates {path} is empty: expected a name or a key a line.")
     rows = kb.join_table(
         wanted,
-        "SELECT e.id FROM asked a JOIN entities e ON e.name = a.name UNION "
-        "SELECT e.id FROM asked a JOIN entities e ON e.key = a.name ORDER BY id",
+        "SELECT a.name, e.id FROM asked a JOIN entities e ON e.name = a.name UNION "
+        "SELECT a.name, e.id FROM asked a JOIN entities e ON e.key = a.name",
     )
     if not rows.num_rows:
         raise PrixError(f"none of the names in {path} is an entity of {kb.folder}.")
-    return np.asarray(rows["id"].to_numpy(), np.int64)
+    found = len(set(rows["name"].to_pylist()))
+    unknown = len(set(wanted["name"].to_pylist())) - found
+    return np.unique(rows["id"].to_numpy()).astype(np.int64), unknown
 
 
 def similar(word: str, words: list[str], number: int = 3) -> list[str]:

@@ -233,6 +233,10 @@ def _read_settings(folder: Path) -> Settings:
                 f"{folder} is a run that is not finished: give the same `prixlm pretrain` again, "
                 "or pass one of the folders in its checkpoints."
             ) from None
+        if not folder.is_dir():
+            raise PrixError(
+                f"there is no folder {folder}: name one that `prixlm pretrain` made."
+            ) from None
         raise PrixError(
             f"{folder} is not a Prix-LM folder: {SETTINGS} cannot be read ({error}). "
             "Make one with `prixlm pretrain`, or pass a base model where one is asked for."

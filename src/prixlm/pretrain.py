@@ -61,6 +61,8 @@ class PretrainConfig:
             raise PrixError(
                 "epochs, batch and num_valid have to be 1 or more, and token_budget 64 or more."
             )
+        if self.keep is not None and not self.trim:
+            raise PrixError("--keep goes with --trim: it names text whose pieces stay.")
         if self.base == "compact" and self.trim:
             raise PrixError("a compact model has only the KB's pieces: leave out --trim.")
 

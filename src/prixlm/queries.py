@@ -14,8 +14,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,16 +59,16 @@ def answer_file(
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Answer every query of a file; how many there were, and how many could not be asked."""
-    if out.suffix not in FORMATS:
-        raise PrixError(f"--out {out}: expected a name that ends in {', '.join(FORMATS)}.")
-    if out.exists():
-        raise PrixError(f"{out} is already there: move it, or name another file.")
+    check_out(out)
     work = out.with_name(out.name + ".partial")
-    if work.exists() and not (work.is_dir() and all(map(_is_ours, work.iterdir()))):
-        raise PrixError(f"{work} is there and is not ours: move it, or name another file.")
     with disk_errors(out), locked(work):
         path = _spool(work) if str(source) == "-" else Path(source)
-        total = sum(batch.num_rows for batch in _read(path))
+        try:
+            total = sum(batch.num_rows for batch in _read(path))
+        except PrixError:
+            if not any(work.glob("part-*")):  # nothing was lost, and nothing is left behind
+                shutil.rmtree(work)
+            raise
         _check_stamp(work, path, completer, config, candidates)
         counts = {"queries": 0, "errors": 0}
         parts = []
@@ -92,13 +92,24 @@ def answer_file(
     return counts
 
 
+def check_out(out: Path) -> None:
+    """Refuse a file of answers that cannot be written, before anything is loaded."""
+    if out.suffix not in FORMATS:
+        raise PrixError(f"--out {out}: expected a name that ends in {', '.join(FORMATS)}.")
+    if out.exists():
+        raise PrixError(f"{out} is already there: move it, or name another file.")
+    work = out.with_name(out.name + ".partial")
+    if work.exists() and not (work.is_dir() and all(map(_is_ours, work.iterdir()))):
+        raise PrixError(f"{work} is there and is not ours: move it, or name another file.")
+
+
 def _is_ours(path: Path) -> bool:
     return path.name in ("lock", "stamp", "input.tsv") or path.name.startswith("part-")
 
 
 def _answers(
     completer: Completer,
-    queries: list[Query | PrixError],
+    queries: list["Query | _Bad"],
     first: int,
     config: SearchConfig,
     candidates: Any,
@@ -107,8 +118,8 @@ def _answers(
     found = iter(completer.answer(asked, config, candidates))
     rows: list[dict[str, Any]] = []
     for number, query in enumerate(queries, start=first):
-        if isinstance(query, PrixError):
-            rows.append({"query": number, "error": str(query)})
+        if isinstance(query, _Bad):
+            rows.append({"query": number, **query.cells, "error": query.error})
             continue
         fixed = {"query": number, **asdict(query)}
         answers = next(found)
@@ -121,59 +132,80 @@ def _answers(
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
+@dataclass(frozen=True)
+class _Bad:
+    """A row that is no query: its cells, by the columns of the answers, and why."""
+
+    cells: dict[str, str]
+    error: str
+
+
 def _read(path: Path) -> Iterator[pa.RecordBatch]:
     """The rows of a file of queries, all columns as text."""
+    shown = "standard input" if path.parent.suffix == ".partial" else str(path)
+    refused: list[Any] = []
+
+    def refuse(row: Any) -> str:
+        refused.append(row)
+        return "error"
+
     try:
         if path.suffix == ".parquet":
-            yield from pq.ParquetFile(path).iter_batches(_PART)
+            file = pq.ParquetFile(path)
+            _columns(file.schema_arrow.names, shown)
+            yield from file.iter_batches(_PART)
             return
         parse = pc.ParseOptions(
             delimiter="," if path.suffix == ".csv" else "\t",
             quote_char='"' if path.suffix == ".csv" else False,
-            invalid_row_handler=lambda row: _refuse(path, row),
+            invalid_row_handler=refuse,
         )
         # The head decides which columns there are; all of them are text.
         with pc.open_csv(path, parse_options=parse) as reader:
             names = reader.schema.names
+        _columns(names, shown)
         convert = pc.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
         )
         with pc.open_csv(path, parse_options=parse, convert_options=convert) as reader:
             yield from reader
     except OSError as error:
-        raise PrixError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise PrixError(f"{shown} cannot be read: {error.strerror or error}.") from None
     except pa.ArrowInvalid as error:
-        raise PrixError(f"{path} cannot be read: {str(error).splitlines()[0]}.") from None
+        if refused:
+            row = refused[0]
+            raise PrixError(
+                f"{shown}: a row has {row.actual_columns} columns, expected "
+                f"{row.expected_columns}: {str(row.text)[:80]!r}."
+            ) from None
+        raise PrixError(f"{shown} cannot be read: {str(error).splitlines()[0]}.") from None
 
 
-def _refuse(path: Path, row: Any) -> str:
+def _columns(names: Collection[str], shown: str) -> tuple[str, str, str]:
+    """Which of the two kinds of queries a file has."""
+    for wanted in (("lang", "subject", "relation"), ("lang", "name", "to")):
+        if set(wanted) <= set(names):
+            return wanted
     raise PrixError(
-        f"{path}: a row has {row.actual_columns} columns, expected {row.expected_columns}: "
-        f"{str(row.text)[:80]!r}."
+        f"{shown} has the columns {', '.join(names)}; expected lang, subject, relation, "
+        "or lang, name, to."
     )
 
 
-def _queries(path: Path) -> Iterator[list[Query | PrixError]]:
+def _queries(path: Path) -> Iterator[list[Query | _Bad]]:
     """Queries in parts; a row with an empty cell is an error of its own."""
     rows = itertools.chain.from_iterable(batch.to_pylist() for batch in _read(path))
     while part := list(itertools.islice(rows, _PART)):
         yield [_query(row, path) for row in part]
 
 
-def _query(row: dict[str, Any], path: Path) -> Query | PrixError:
-    if {"lang", "subject", "relation"} <= row.keys():
-        wanted = ("lang", "subject", "relation")
-    elif {"lang", "name", "to"} <= row.keys():
-        wanted = ("lang", "name", "to")
-    else:
-        raise PrixError(
-            f"{path} has the columns {', '.join(row)}; expected lang, subject, relation, "
-            "or lang, name, to."
-        )
+def _query(row: dict[str, Any], path: Path) -> Query | _Bad:
+    wanted = _columns(row.keys(), str(path))
     cells = [str(row[name] or "").strip() for name in wanted]
     if not all(cells):
         empty = [name for name, cell in zip(wanted, cells, strict=True) if not cell]
-        return PrixError(f"empty: {', '.join(empty)}.")
+        named = dict(zip(("lang", "subject", wanted[2]), cells, strict=True))
+        return _Bad(named, f"empty: {', '.join(empty)}.")
     if wanted[1] == "subject":
         return Query(cells[0], cells[1], cells[2])
     return Query(cells[0], cells[1], None, cells[2])
