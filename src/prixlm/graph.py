@@ -42,7 +42,7 @@ _QUERIES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig:
-    """A graph embedding; the defaults were found on DBP-5L's validation triples."""
+    """A graph embedding; the defaults are those of a probe on DBP-5L, not yet tuned."""
 
     rank: int = 100  # complex numbers of an entity
     epochs: int = 25

@@ -31,7 +31,8 @@ from prixlm.trie import ragged_ranges
 
 Array = np.ndarray[Any, Any]
 _PRIOR = 0.5
-"""The weight of how often a relation has an object; 0.1 to 1 give nearly the same figures."""
+"""The weight of how often a relation has an object. Not tuned: 0.1, 0.5 and 1 were looked at, on
+DBP-5L's test facts, and differ by up to 0.7 points of MRR."""
 _CERTAIN = 1 - 1e-6
 """No evidence is more than this: among certain objects the other evidence decides."""
 _CHUNK = 1024
