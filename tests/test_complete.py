@@ -77,6 +77,8 @@ def test_candidates_restrict_the_answers(completer: Completer, tmp_path: Path) -
     assert unknown == 1
     answers = completer.complete("Finland", "capital", lang="en", candidates=some)
     assert sorted(answer.name for answer in answers) == ["Euro", "Paris"]
+    small = some.astype(np.int32)  # whatever their type
+    assert completer.complete("Finland", "capital", lang="en", candidates=small) == answers
     (tmp_path / "none.txt").write_text("Nobody\n", "utf-8")
     with pytest.raises(PrixError, match="none of the names in"):
         read_candidates(completer.kb, tmp_path / "none.txt")

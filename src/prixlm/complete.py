@@ -249,7 +249,8 @@ class Completer:
 
     def trie(self, lang: str, candidates: Array | None = None) -> Trie:
         """The candidates of a language, or those of a subset."""
-        trie = self._tries(lang, None if candidates is None else candidates.tobytes())
+        some = None if candidates is None else np.asarray(candidates, np.int64).tobytes()
+        trie = self._tries(lang, some)
         if not len(trie.entity):
             raise PrixError(f"there are no candidates in {lang}: expected one name at least.")
         return trie
