@@ -139,6 +139,21 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
     assert max(losses(tmp_path / "run").values()) < 100
 
 
+def test_a_gradient_that_is_not_finite_stops_before_the_update(
+    toy: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PretrainTask.loss
+
+    def steep(self: PretrainTask, model: PrixLM, batch: object) -> torch.Tensor:
+        """A finite loss; the root's slope at 0 is infinite."""
+        weight = model.backbone.get_input_embeddings().weight
+        return real(self, model, batch) + torch.sqrt((weight * 0).sum())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PretrainTask, "loss", steep)
+    with pytest.raises(PrixError, match=r"the gradient's norm is \w+ at step 1, before the update"):
+        pretrain(toy, tmp_path / "run", TINY)
+
+
 def test_the_rate_rises_and_falls_as_in_the_paper() -> None:
     config = TrainingConfig(lr=1.0, warmup=0.06)
     rates = [learning_rate(config, step, 100) for step in range(1, 101)]

@@ -72,21 +72,17 @@ class ModelRanker:
             ranks[owner[rows]] = rows - ranked.offset[owner[rows]] + 1
             return ranks
         trie = self.completer.trie(queries.lang)
-        known = trie.nodes_of(objects) >= 0  # a name too long for the model has no rank
+        places = np.flatnonzero(trie.nodes_of(objects) >= 0)  # a name too long has no rank
+        asked = objects[places]
 
         def rank(prefixes: list[list[int]], hidden: list[Array], rows: Array) -> list[Any]:
-            return exact_ranks(
-                self.model, trie, prefixes, objects[rows], most=beyond, exclude=hidden
-            )
+            return exact_ranks(self.model, trie, prefixes, asked[rows], most=beyond, exclude=hidden)
 
         found = np.full(len(queries), np.inf)
-        places = np.flatnonzero(known)
-        some = objects
-        objects = objects[places]
         for place, one in zip(places, self._each(queries.select(places), rank), strict=True):
             if not one.complete:
                 raise PrixError(
-                    f"the rank of entity {some[place]} needs more memory than there is: rank with "
+                    f"the rank of entity {objects[place]} needs more memory than there is: rank with "
                     "the beam, or in smaller batches."
                 )
             found[place] = np.inf if one.rank is None else one.rank
