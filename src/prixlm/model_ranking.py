@@ -82,8 +82,8 @@ class ModelRanker:
         for place, one in zip(places, self._each(queries.select(places), rank), strict=True):
             if not one.complete:
                 raise PrixError(
-                    f"the rank of entity {objects[place]} needs more memory than there is: rank with "
-                    "the beam, or in smaller batches."
+                    f"the rank of entity {objects[place]} needs more memory than there is: rank "
+                    "with the beam, or in smaller batches."
                 )
             found[place] = np.inf if one.rank is None else one.rank
         return found
