@@ -21,7 +21,7 @@ LAYERS = [
     ["kb.streams", "kb.stage", "kb.store"],
     ["kb.rdf", "kb.wikidata", "kb.world", "kb.tables", "kb.scratch"],
     ["kb.dbpedia", "kb.relations"],
-    ["kb.folders", "kb.merge", "kb.merged"],
+    ["kb.folders", "kb.merge", "kb.merged", "kb.carried"],
     ["kb.importer", "kb.splits"],
     ["tokens", "report", "card", "configs", "terminal", "metrics"],
     ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie"],

@@ -221,7 +221,7 @@ def test_a_tracker_that_is_not_installed_is_named(toy: KB, tmp_path: Path) -> No
         pytest.skip("wandb is installed here")
 
 
-def test_early_stop_ends_before_the_last_step(toy: KB, tmp_path: Path) -> None:
+def test_early_stop_ends_before_the_last_step_with_the_best_weights(toy: KB, tmp_path: Path) -> None:
     from prixlm.kb.splits import SplitConfig, split_kb
 
     split = split_kb(toy, tmp_path / "split", SplitConfig(test=0.1, valid=0.2, seed=1))
@@ -231,7 +231,12 @@ def test_early_stop_ends_before_the_last_step(toy: KB, tmp_path: Path) -> None:
     metrics = read_metrics(tmp_path / "run")
     last = max(line["step"] for line in metrics)
     assert last < PretrainTask(split, make_compact(split, TINY.compact), config).num_steps
+    losses = {line["step"]: line["valid_loss"] for line in metrics if "valid_loss" in line}
+    best = min(losses, key=lambda step: losses[step])
+    assert best < last
     weights = (tmp_path / "run" / "model.safetensors").read_bytes()
+    kept = checkpoint_folder(tmp_path / "run", best) / "model.safetensors"
+    assert kept.read_bytes() == weights
     pretrain(split, tmp_path / "run", config)  # the same command again: it has stopped already
     assert read_metrics(tmp_path / "run") == metrics
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights

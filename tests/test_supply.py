@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from prixlm import KB, PrixError, import_kb
 from prixlm.encoding import LINK, BatchEncoder, Facts
+from prixlm.kb.carried import count_carried
 from prixlm.supply import FactSupply, SupplyConfig, cut_batches
 from prixlm.tokens import build_tokens
 from test_encoding import make_encoder
@@ -115,3 +116,37 @@ def test_batches_cover_all_rows_within_the_budget(lengths: list[int], budget: in
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(lengths)))
     for part in parts:
         assert len(part) == 1 or array[part].max() * len(part) <= budget
+
+
+def test_links_carry_facts_over_but_none_that_a_language_holds_out(
+    tmp_path: Path, tokenizers: dict[str, Tokenizer]
+) -> None:
+    facts = [
+        "en\tHelsinki\tcountry\tFinland\ttrain",
+        "en\tParis\tcountry\tFrance\ttrain",
+        "en\tRome\tcountry\tItaly\ttrain",  # nobody else has Rome
+        "en\tOslo\tcountry\tNorway\ttest",  # not known to training, so not carried
+        "fi\tPariisi\tcountry\tRanska\ttest",  # English train has it: Finnish must not
+        "fi\tOslo\tpart of\tNorja\tvalid",
+        "sv\tHelsingfors\tcountry\tFinland\ttrain",
+    ]
+    (tmp_path / "facts.tsv").write_text(
+        "lang\tsubject\trelation\tobject\tsplit\n" + "\n".join(facts) + "\n"
+    )
+    names = [("Helsinki", "Helsinki"), ("Finland", "Suomi"), ("Paris", "Pariisi")]
+    names += [("France", "Ranska"), ("Oslo", "Oslo"), ("Norway", "Norja")]
+    links = [f"en\t{a}\tfi\t{b}" for a, b in names]
+    links += ["en\tHelsinki\tsv\tHelsingfors", "en\tFinland\tsv\tFinland"]
+    (tmp_path / "links.tsv").write_text("lang_a\tname_a\tlang_b\tname_b\n" + "\n".join(links) + "\n")
+    kb = import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
+
+    def carried(**options: object) -> list[tuple[str, ...]]:
+        supply = make_supply(kb, tokenizers, links="none", propagate=True, **options)
+        own = set(train_triples(kb))
+        new = [fact for fact in epoch(supply, 0) if fact not in own]
+        assert supply.num_carried == len(new) == count_carried(kb, supply.config.langs)
+        return sorted((e.lang, e.name, kb.names([o])[0]) for s, _, o in new for e in kb.entities([s]))
+
+    assert carried() == [("fi", "Helsinki", "Suomi")]
+    assert carried(langs=("fi",)) == [("fi", "Helsinki", "Suomi")]
+    assert carried(langs=("sv",)) == []

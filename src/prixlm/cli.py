@@ -200,6 +200,10 @@ def pretrain(
         str | None,
         typer.Option(metavar="CODES", help="Prix-LM (Single): these triples only, no links."),
     ] = None,
+    propagate: Annotated[
+        bool | None,
+        typer.Option("--propagate", help="Train on facts that links carry over, too."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Times over all facts.")] = None,
     batch: Annotated[int | None, typer.Option(help="Facts in one update.")] = None,
     lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
@@ -248,7 +252,11 @@ def pretrain(
     trackers = tuple(tracker) if tracker else None
     flags: dict[str, dict[str, Any]] = {
         "": {"base": base, "epochs": epochs, "batch": batch, "trim": trim, "keep": kept_text},
-        "supply": {"langs": None if langs is None else _codes(langs), "seed": seed},
+        "supply": {
+            "langs": None if langs is None else _codes(langs),
+            "propagate": propagate,
+            "seed": seed,
+        },
         "training": {
             "lr": lr,
             "patience": patience,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from prixlm.encoding import Batch
+from prixlm.kb.carried import count_carried
 from prixlm.kb.store import KB
 from prixlm.model import PrixLM
 from prixlm.pretrain import PretrainConfig, check_kb, make_model
@@ -65,6 +66,8 @@ def estimate_pretrain(
         model = model.cuda()
     langs = config.supply.langs
     triples = sum(kb.num_triples(lang, "train") for lang in langs or kb.languages)
+    if config.supply.propagate:
+        triples += count_carried(kb, langs)
     has_links = langs is None and config.supply.links == "all"
     links = count_links(kb, config.supply.max_links) if has_links else 0
     rows = _sample(kb, model, config, links / (triples + links))

@@ -251,6 +251,7 @@ class PretrainTask:
             "licence_of_the_data": kb.manifest.licence,
             "kb_fingerprint": kb.fingerprint(),
             "triples": {lang: number for lang, number in triples.items() if number},
+            "triples_carried_along_links": self.supply.num_carried,
             "links_an_epoch": links,
             "triples_too_long": dict(sorted(self.supply.dropped.items())),
             "links_too_long": long_links,

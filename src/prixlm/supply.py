@@ -1,20 +1,23 @@
 """Which facts an epoch has, and in which order: triples and links as one long list of numbers.
 
-A fact is a number: first come the train triples, then the links, in both directions. Links are not
+A fact is a number: first come the train triples (and, where asked for, those that links carry over
+from other languages), then the links, in both directions. Links are not
 written out: entity e has one for each other entity of its concept in another language, at most
 `max_links` of them an epoch (a random stretch of the concept's members, another one each epoch),
 and which entities number n stands for is computed when it is asked for. What is held in memory is
 a few numbers for each entity and each triple, and one epoch's order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from prixlm.encoding import LINK, BatchEncoder, Facts
 from prixlm.errors import PrixError
+from prixlm.kb.carried import carried_triples
 from prixlm.kb.store import KB
 
 Array = np.ndarray[Any, Any]
@@ -28,6 +31,7 @@ class SupplyConfig:
     langs: tuple[str, ...] | None = None  # triples of these languages only, and no links (Single)
     links: Literal["all", "none"] = "all"  # links of concepts, in both directions
     max_links: int = 8  # of one entity in one epoch
+    propagate: bool = False  # also facts that links carry over from other languages' train
     max_tokens: int = 30  # facts with this many tokens or more are dropped
     seed: int = 0
 
@@ -48,7 +52,12 @@ class FactSupply:
             )
         self.dropped: dict[str, int] = {}
         """Triples that the length rule leaves out, by language."""
-        self.triples = self._read_triples(split)
+        wants_carried = config.propagate and split == "train"
+        self.triples, self.num_carried = self._read_triples(split), 0
+        if wants_carried:
+            carried = self._short(carried_triples(kb, config.langs, batch_rows=_ROWS))
+            self.num_carried = len(carried)
+            self.triples = join_facts([self.triples, carried])
         wants_links = config.links == "all" and config.langs is None and split == "train"
         self.links = _Links(kb, batches, config.max_links) if wants_links else None
         self.num_triples = len(self.triples)
@@ -61,7 +70,6 @@ class FactSupply:
 
     def _read_triples(self, split: str) -> Facts:
         """Train triples, without those that the length rule drops (counted by language)."""
-        kept = []
         stream = self.kb.batches(
             "triples",
             ["subject", "relation", "object"],
@@ -69,6 +77,11 @@ class FactSupply:
             split=split,
             batch_rows=_ROWS,
         )
+        return self._short(stream)
+
+    def _short(self, stream: Iterable[pa.RecordBatch]) -> Facts:
+        """The facts of a stream, without those that the length rule drops."""
+        kept = []
         for batch in stream:
             facts = Facts(*(np.asarray(column) for column in batch.columns))
             short = self.batches.num_tokens(facts) < self.config.max_tokens
@@ -78,10 +91,7 @@ class FactSupply:
                     lang = self.kb.languages[place]
                     self.dropped[lang] = self.dropped.get(lang, 0) + int(number)
             kept.append(facts.select(short))
-        if not kept:
-            return Facts(*np.zeros((3, 0), np.int32))
-        columns = ("subject", "relation", "object")
-        return Facts(*(np.concatenate([getattr(f, c) for f in kept]) for c in columns))
+        return join_facts(kept)
 
     def count_links(self) -> tuple[dict[str, int], dict[str, int]]:
         """Links of the first epoch by the subject's language: all, and those too long."""
@@ -110,8 +120,7 @@ class FactSupply:
         seed = [self.config.seed, epoch]
         links = self.links.take(numbers[is_link] - self.num_triples, seed)
         links = links.select(self.batches.num_tokens(links) < self.config.max_tokens)
-        columns = ("subject", "relation", "object")
-        return Facts(*(np.concatenate([getattr(facts, c), getattr(links, c)]) for c in columns))
+        return join_facts([facts, links])
 
     def blocks(self, epoch: int, size: int, first: int = 0) -> Iterator[Facts]:
         """An epoch in global batches of `size` facts, in a random order, from block `first` on."""
@@ -123,6 +132,14 @@ class FactSupply:
 
     def num_blocks(self, size: int) -> int:
         return -(-len(self) // size)
+
+
+def join_facts(parts: Sequence[Facts]) -> Facts:
+    """Facts one after another."""
+    if not parts:
+        return Facts(*np.zeros((3, 0), np.int32))
+    columns = ("subject", "relation", "object")
+    return Facts(*(np.concatenate([getattr(part, c) for part in parts]) for c in columns))
 
 
 def count_links(kb: KB, most: int) -> int:

@@ -55,7 +55,7 @@ class TrainingConfig:
     checkpoints: tuple[float, ...] = (0.0, 0.1, 0.75, 1.0)  # shares of the run that are kept
     save_every: int = 500  # steps between checkpoints to go on from; the last one is kept
     validate_every: int = 500  # steps between validations
-    patience: int | None = None  # stop after this many validations without a better one
+    patience: int | None = None  # stop after so many validations without a better one; keep that
     log_every: int = 10
     precision: str = "auto"  # bf16 on a GPU that has it, else no; or no, or bf16
     trackers: tuple[str, ...] = ()  # tensorboard, wandb
@@ -123,7 +123,10 @@ def train(
     run: Path,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train until the task's last step or an early stop; go on from the newest checkpoint."""
+    """Train until the task's last step or an early stop; go on from the newest checkpoint.
+
+    With patience, the weights at the end are those of the best validation.
+    """
     precision = choose_precision(config.precision)
     trackers = [_check_tracker(name) for name in config.trackers]
     processes()
@@ -199,6 +202,7 @@ class _Loop:
         self.optimizer = make_optimizer(model, config)
         self.step = 0
         self.best: float | None = None
+        self.best_step = 0
         self.num_worse = 0
         self.kept = {round(share * task.num_steps) for share in config.checkpoints}
         self.kept.add(task.num_steps)
@@ -206,7 +210,7 @@ class _Loop:
     def run_all(self, stopping: list[int]) -> dict[str, Any]:
         is_new = not self._resume()
         if self._has_lost_patience():
-            return {"step": self.step, "best": self.best}
+            return self._finish()
         if self.config.trackers:
             self.accelerator.init_trackers("prixlm")
         if is_new:
@@ -226,7 +230,7 @@ class _Loop:
             is_last = self.step == self._last()
             due = is_last or self.step % self.config.validate_every == 0
             stop = due and self._validate()
-            if stop or self.step in self.kept or self.step % self.config.save_every == 0:
+            if stop or self._is_kept() or self.step % self.config.save_every == 0:
                 self._save()
             if world == 1 and stopping:
                 stop_signal = stopping[0]
@@ -238,7 +242,18 @@ class _Loop:
             started = time.monotonic()  # validations and checkpoints are not counted
         if self.config.trackers:
             self.accelerator.end_training()
-        return {"step": self.step, "best": self.best}
+        return self._finish()
+
+    def _finish(self) -> dict[str, Any]:
+        """Where the run ended; its early stop goes back to the best weights."""
+        is_early = self.config.patience is not None and self.best is not None
+        if is_early and self.best_step < self.step:
+            load_checkpoint(self.run, self.best_step, self.model, self.optimizer)
+        return {"step": self.step, "best": self.best, "best_step": self.best_step}
+
+    def _is_kept(self) -> bool:
+        is_best = self.config.patience is not None and self.best_step == self.step
+        return is_best or self.step in self.kept
 
     def _update(self, work: Step, stopping: list[int]) -> tuple[float, float, int]:
         """One update from all batches of a step: its loss, the gradient's norm, a stop signal."""
@@ -327,7 +342,8 @@ class _Loop:
         self._log({f"valid_{name}": value for name, value in figures.items()})
         loss = figures["loss"]
         better = self.best is None or loss < self.best
-        self.best = loss if better else self.best
+        if better:
+            self.best, self.best_step = loss, self.step
         self.num_worse = 0 if better else self.num_worse + 1
         return self._has_lost_patience()
 
@@ -340,11 +356,13 @@ class _Loop:
             state = {
                 "step": self.step,
                 "best": self.best,
+                "best_step": self.best_step,
                 "num_worse": self.num_worse,
                 "fingerprint": self.task.fingerprint,
             }
             save_checkpoint(self.run, state, self.model, self.optimizer, self.task.save)
-            drop_checkpoints(self.run, self.kept | {self.step})
+            best = {self.best_step} if self.config.patience is not None else set()
+            drop_checkpoints(self.run, self.kept | best | {self.step})
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> bool:
@@ -355,6 +373,7 @@ class _Loop:
         if state is not None:
             load_checkpoint(self.run, state["step"], self.model, self.optimizer)
             self.step, self.best = state["step"], state["best"]
+            self.best_step = state.get("best_step", state["step"])
             self.num_worse = state["num_worse"]
         self.accelerator.wait_for_everyone()  # before the first process writes a checkpoint
         return state is not None

@@ -231,7 +231,7 @@ class KB:
             tests.append(f"split = {_quoted([split])}")
         wanted = ", ".join(columns) if columns else "*"
         query = f"SELECT {wanted} FROM {table} WHERE {' AND '.join(tests)}"
-        yield from rechunk(self._stream(query, batch_rows), batch_rows)
+        yield from self.stream(query, batch_rows)
 
     def entities(self, ids: Iterable[int]) -> list[Entity]:
         """The entities of these ids, in their order."""
@@ -327,6 +327,12 @@ class KB:
         """SQL over the tables (`entities`, `triples`, ...), for questions of one's own."""
         return self._connect().cursor().sql(sql, params=parameters)
 
+    def stream(
+        self, sql: str, batch_rows: int, parameters: Any = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a question of one's own, in batches of exactly so many (but the last)."""
+        yield from rechunk(self._stream(sql, batch_rows, parameters), batch_rows)
+
     def join_table(self, asked: pa.Table, sql: str) -> pa.Table:
         """The rows that SQL finds for a table of one's own, which it calls `asked`."""
         with self._connect().cursor() as cursor:
@@ -337,9 +343,11 @@ class KB:
         """A hash of the manifest: which KB a model or a split was made from."""
         return hashlib.sha256((self.folder / "manifest.json").read_bytes()).hexdigest()
 
-    def _stream(self, query: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def _stream(
+        self, query: str, batch_rows: int, parameters: Any = None
+    ) -> Iterator[pa.RecordBatch]:
         with self._connect().cursor() as cursor:
-            reader: Any = cursor.sql(query).to_arrow_reader(batch_rows)
+            reader: Any = cursor.sql(query, params=parameters).to_arrow_reader(batch_rows)
             yield from reader
 
     def _connect(self) -> duckdb.DuckDBPyConnection:

@@ -1,0 +1,41 @@
+"""Facts carried along links, as training facts: what other languages' train states of the same
+things, in the words of a language that does not state it.
+
+A fact that the language has in whatever split is not carried: what is held out for a language never
+enters its training, though another language may state it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from prixlm.kb.store import KB
+
+_CARRIED = """
+    SELECT DISTINCT s.lang, s.id AS subject, t.relation, o.id AS object
+    FROM triples t
+    JOIN entities a ON a.id = t.subject JOIN entities b ON b.id = t.object
+    JOIN entities s ON s.concept = a.concept AND s.lang <> t.lang
+    JOIN entities o ON o.concept = b.concept AND o.lang = s.lang
+    WHERE t.split = 'train' AND list_contains($langs, s.lang)
+"""
+_NEW = f"""
+    SELECT c.subject, c.relation, c.object FROM ({_CARRIED}) c
+    ANTI JOIN triples k
+    ON k.subject = c.subject AND k.relation = c.relation AND k.object = c.object
+"""
+
+
+def carried_triples(
+    kb: KB, langs: Sequence[str] | None = None, *, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The facts that links carry into some languages, or all: subject, relation, object."""
+    query = f"{_NEW} ORDER BY c.subject, c.relation, c.object"
+    yield from kb.stream(query, batch_rows, {"langs": list(langs or kb.languages)})
+
+
+def count_carried(kb: KB, langs: Sequence[str] | None = None) -> int:
+    """How many facts links carry into some languages, or all."""
+    wanted = {"langs": list(langs or kb.languages)}
+    [[number]] = kb.query(f"SELECT count(*) FROM ({_NEW})", wanted).fetchall()
+    return int(number)
