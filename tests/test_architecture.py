@@ -27,9 +27,9 @@ LAYERS = [
     ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie"],
     ["model", "supply", "ranking"],
     ["compact", "training", "stepper", "transfer"],
-    ["pretrain", "walk", "graph"],
-    ["estimate", "decode"],
-    ["complete", "tasks.link_prediction"],
+    ["pretrain", "walk", "graph", "heldout"],
+    ["estimate", "decode", "baselines", "fusion", "tasks.link_prediction"],
+    ["complete"],
     ["demo", "queries", "model_ranking"],
     ["cli"],
     ["__main__"],
@@ -37,7 +37,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
     *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie"),
-    *("metrics", "ranking", "transfer"),
+    *("metrics", "ranking", "transfer", "heldout"),
 ]
 
 

@@ -3,14 +3,21 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from prixlm import KB, Completer, PrixError, PrixLM, import_kb
 from prixlm.decode import score_all
+from prixlm.heldout import read_facts
 from prixlm.model_ranking import ModelRanker
 from prixlm.ranking import Queries, Ranked, make_ranked, ranks_from_pairs
-from prixlm.tasks.link_prediction import evaluate, read_facts
+from prixlm.tasks.link_prediction import (
+    figures_by_language,
+    figures_by_relation,
+    rank_facts,
+    write_ranks,
+)
 from prixlm.transfer import Transfer
 
 FACTS = """\
@@ -66,12 +73,29 @@ def test_a_sample_is_a_part_of_the_whole_and_nothing_is_an_error(kb: KB) -> None
 
 
 def test_transfer_never_reads_what_is_tested(kb: KB) -> None:
-    row, ranks = evaluate(Transfer(kb, "lookup"), [read_facts(kb, "en")])
-    facts = read_facts(kb, "en")
-    right = [kb.names([o])[0] for o, r in zip(facts.objects, ranks["en"], strict=True) if r == 1]
+    table = rank_facts(kb, Transfer(kb, "lookup"), [read_facts(kb, "en")])
+    right = [row["object_name"] for row in table.to_pylist() if row["rank"] == 1]
     assert right == ["Stockholm"]
-    assert row.figures["en"]["all"].hits_1 == pytest.approx(1 / 3)
-    assert row.figures["en"]["no transfer"].hits_1 == 0
+    found = figures_by_language(table)["en"]
+    assert found["all"].hits_1 == pytest.approx(1 / 3)
+    assert found["no transfer"].hits_1 == 0
+    relations = figures_by_relation(table)
+    assert [name.split(" (")[0] for name in relations] == ["capital", "borders"]
+    assert next(iter(relations.values())).hits_1 == 0.5
+
+
+def test_answers_are_written_out_with_their_ranks(kb: KB, tmp_path: Path) -> None:
+    table = rank_facts(kb, Transfer(kb, "lookup"), [read_facts(kb, "en")], answers=3)
+    write_ranks(table, tmp_path / "ranks.parquet")
+    assert pq.read_table(tmp_path / "ranks.parquet").equals(table)
+    write_ranks(table, tmp_path / "ranks.tsv")
+    head, *lines = (tmp_path / "ranks.tsv").read_text("utf-8").splitlines()
+    rows = [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    [row] = [row for row in rows if row["object_name"] == "Stockholm"]
+    assert row["subject_name"] == "Sweden" and row["rank"] == "1" and row["lang"] == "en"
+    assert row["answer_name"] == "Stockholm" and row["no_transfer"] == "False"
+    with pytest.raises(PrixError, match=r"expected a name that ends in .parquet or .tsv"):
+        write_ranks(table, tmp_path / "ranks.doc")
 
 
 def test_ranks_of_scored_pairs_share_ties() -> None:
@@ -121,3 +145,39 @@ def test_the_models_ranks_are_those_of_scoring_every_entity(kb: KB, completer: C
     assert exact.ranks(facts.queries, facts.objects, beyond=1).max() == np.inf
     beam = ModelRanker(completer, search="beam", batch=2)
     assert beam.ranks(facts.queries, facts.objects).tolist() == ranks.tolist()
+
+
+def test_entities_of_one_name_share_their_ranks_or_are_ranked_as_one_name(
+    tmp_path: Path, bases: dict[str, Path]
+) -> None:
+    names = ["Springfield", "Springfield", "Springfield", "Salem", "Portland", "Oregon"]
+    folder = tmp_path / "dbp"
+    (folder / "entity").mkdir(parents=True), (folder / "kg").mkdir()
+    (folder / "entity" / "en.tsv").write_text("\n".join(names) + "\n")
+    (folder / "relations.txt").write_text("city\n")
+    (folder / "kg" / "en-train.tsv").write_text("5\t0\t0\n")
+    (folder / "kg" / "en-val.tsv").write_text("5\t0\t3\n")
+    (folder / "kg" / "en-test.tsv").write_text("5\t0\t1\n5\t0\t4\n")
+    kb = import_kb([folder], tmp_path / "kb")
+    facts = read_facts(kb, "en")
+    model = PrixLM.from_base(bases["xlmr"], kb.languages)
+    with torch.no_grad():
+        for parameter in model.backbone.parameters():
+            parameter.mul_(4.0)
+    completer = Completer(model, kb)
+    prefix = model.encoder.encode("Oregon", kb.relation_names("en")[0], None)
+    [whole] = score_all(model, completer.trie("en"), [prefix])
+    order = [kb.names([e])[0] for e in whole.entity.tolist()]
+    portland, springfield = np.argsort(kb.names(facts.objects.tolist()))
+    # It hides a Springfield, Salem and Portland; two Springfields and Oregon are left.
+    above = int(order.index("Oregon") < order.index("Springfield"))
+    for search in ("beam", "exact"):
+        plain = ModelRanker(completer, search=search).ranks(facts.queries, facts.objects)
+        assert plain[springfield] == above + 1.5
+        named = ModelRanker(completer, search=search, by_name=True)
+        ranks = named.ranks(facts.queries, facts.objects)
+        assert ranks[springfield] == above + 1
+        # Portland's query hides Salem and two Springfields, by name all three.
+        assert ranks[portland] == 1 + int(order.index("Oregon") < order.index("Portland"))
+        third = int(order.index("Springfield") < order.index("Portland"))
+        assert plain[portland] == ranks[portland] + third

@@ -221,7 +221,7 @@ def test_a_tracker_that_is_not_installed_is_named(toy: KB, tmp_path: Path) -> No
         pytest.skip("wandb is installed here")
 
 
-def test_early_stop_ends_before_the_last_step_with_the_best_weights(toy: KB, tmp_path: Path) -> None:
+def test_early_stop_ends_before_the_last_step_with_its_best(toy: KB, tmp_path: Path) -> None:
     from prixlm.kb.splits import SplitConfig, split_kb
 
     split = split_kb(toy, tmp_path / "split", SplitConfig(test=0.1, valid=0.2, seed=1))

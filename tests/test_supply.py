@@ -137,7 +137,9 @@ def test_links_carry_facts_over_but_none_that_a_language_holds_out(
     names += [("France", "Ranska"), ("Oslo", "Oslo"), ("Norway", "Norja")]
     links = [f"en\t{a}\tfi\t{b}" for a, b in names]
     links += ["en\tHelsinki\tsv\tHelsingfors", "en\tFinland\tsv\tFinland"]
-    (tmp_path / "links.tsv").write_text("lang_a\tname_a\tlang_b\tname_b\n" + "\n".join(links) + "\n")
+    (tmp_path / "links.tsv").write_text(
+        "lang_a\tname_a\tlang_b\tname_b\n" + "\n".join(links) + "\n"
+    )
     kb = import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
 
     def carried(**options: object) -> list[tuple[str, ...]]:
@@ -145,7 +147,9 @@ def test_links_carry_facts_over_but_none_that_a_language_holds_out(
         own = set(train_triples(kb))
         new = [fact for fact in epoch(supply, 0) if fact not in own]
         assert supply.num_carried == len(new) == count_carried(kb, supply.config.langs)
-        return sorted((e.lang, e.name, kb.names([o])[0]) for s, _, o in new for e in kb.entities([s]))
+        return sorted(
+            (e.lang, e.name, kb.names([o])[0]) for s, _, o in new for e in kb.entities([s])
+        )
 
     assert carried() == [("fi", "Helsinki", "Suomi")]
     assert carried(langs=("fi",)) == [("fi", "Helsinki", "Suomi")]

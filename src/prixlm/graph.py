@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -85,6 +85,15 @@ class ComplEx(nn.Module):
         a, b = torch.chunk(self.entity[subject], 2, dim=1)
         c, d = torch.chunk(self.relation[relation], 2, dim=1)
         return torch.cat([a * c - b * d, a * d + b * c], dim=1)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.entity)
+
+    def scores(self, subject: Tensor, relation: Tensor, candidates: Tensor) -> Tensor:
+        device = self.entity.device
+        subject, relation, candidates = (x.to(device) for x in (subject, relation, candidates))
+        return self.queries(subject, relation) @ self.entity[candidates].T
 
     def loss(self, subject: Tensor, relation: Tensor, target: Tensor, weight: float) -> Tensor:
         """The sum of cross entropies over all entities, and of the 3-norms of what is used."""
@@ -173,13 +182,33 @@ def load_graph(folder: Path | str) -> ComplEx:
     return model
 
 
-class GraphRanker:
-    """Objects by a graph embedding: every candidate has a score, so all ranks are exact."""
+class Scorer(Protocol):
+    """A graph embedding: ours, or one of PyKEEN's."""
 
-    def __init__(self, kb: KB, model: ComplEx, name: str = "ComplEx, merged") -> None:
-        self.kb, self.model, self.name = kb, model.eval(), name
-        self.concept = kb.concepts().astype(np.int64)
-        if int(self.concept.max(initial=-1)) + 1 != len(model.entity):
+    @property
+    def num_nodes(self) -> int: ...
+
+    def scores(self, subject: Tensor, relation: Tensor, candidates: Tensor) -> Tensor:
+        """Of every candidate for every query: (B, C)."""
+
+
+class GraphRanker:
+    """Objects by a graph embedding: every candidate has a score, so all ranks are exact.
+
+    Its nodes are concepts, or the entities of one language.
+    """
+
+    def __init__(
+        self, kb: KB, model: Scorer, lang: str | None = None, name: str = "ComplEx, merged"
+    ) -> None:
+        self.kb, self.model, self.lang, self.name = kb, model, lang, name
+        if lang is None:
+            self.node = kb.concepts().astype(np.int64)
+            num_nodes = int(self.node.max(initial=-1)) + 1
+        else:
+            own = kb.entity_range(lang)
+            self.node, num_nodes = np.arange(kb.num_entities) - own.start, len(own)
+        if num_nodes != model.num_nodes:
             raise PrixError(f"the graph embedding was not made from {kb.folder}: other entities.")
 
     def best(self, queries: Queries, k: int) -> Ranked:
@@ -214,16 +243,15 @@ class GraphRanker:
     @torch.no_grad()
     def _tables(self, queries: Queries) -> Iterator[tuple[int, Tensor]]:
         """Scores of all candidates for some queries at a time; hidden ones are -inf."""
+        if self.lang not in (None, queries.lang):
+            raise PrixError(f"{self.name} knows {self.lang} only, and was asked in {queries.lang}.")
         own = self.kb.entity_range(queries.lang)
-        device = self.model.entity.device
-        candidates = self.model.entity[
-            torch.from_numpy(self.concept[own.start : own.stop]).to(device)
-        ]
+        candidates = torch.from_numpy(self.node[own.start : own.stop])
         for start in range(0, len(queries), _QUERIES):
             some = queries.select(np.arange(start, min(start + _QUERIES, len(queries))))
-            subject = torch.from_numpy(self.concept[some.subject]).to(device)
-            relation = torch.from_numpy(some.relation.astype(np.int64)).to(device)
-            table = (self.model.queries(subject, relation) @ candidates.T).cpu()
+            subject = torch.from_numpy(self.node[some.subject])
+            relation = torch.from_numpy(some.relation.astype(np.int64))
+            table = self.model.scores(subject, relation, candidates).cpu()
             hidden = torch.from_numpy(some.hidden.astype(np.int64) - own.start)
             table[torch.from_numpy(some.owners()), hidden] = float("-inf")
             yield start, table

@@ -3,11 +3,14 @@
     ranker = ModelRanker(Completer("model", kb))                   # Algorithm 1, K = 50
     ranker = ModelRanker(Completer("model", kb), search="exact")   # ranks among all candidates
 
-A beam knows the ranks of what it found, ten by default as in the paper's Hits@10; all others are
-beyond. The exact search knows every rank up to `beyond`.
+A beam knows the ranks of what it found, up to ten as in the paper's Hits@10; all others are
+beyond. The exact search knows every rank up to `beyond`. Entities of one name cannot be told apart
+and share the mean of their ranks; the released code ranks names instead (`by_name`), where each
+counts once, and is right for whichever entity was meant.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +21,7 @@ from prixlm.errors import PrixError
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, make_ranked
 from prixlm.tokens import Progress
+from prixlm.trie import Trie
 
 Array = np.ndarray[Any, Any]
 
@@ -32,16 +36,19 @@ class ModelRanker:
         search: Literal["beam", "exact"] = "exact",
         beam: int = 50,
         exclude_late: bool = False,
+        by_name: bool = False,
         batch: int = 32,
         name: str = "Prix-LM",
         progress: Progress | None = None,
     ) -> None:
         self.completer, self.model = completer, completer.model
         self.search, self.beam, self.exclude_late = search, beam, exclude_late
+        self.by_name = by_name
         self.batch, self.name, self.progress = batch, name, progress
+        self._names: dict[str, Trie] = {}
 
     def best(self, queries: Queries, k: int) -> Ranked:
-        trie = self.completer.trie(queries.lang)
+        trie = self._trie(queries.lang)
 
         def search(prefixes: list[list[int]], hidden: list[Array], _: Array) -> list[Found]:
             if self.search == "exact":
@@ -64,14 +71,11 @@ class ModelRanker:
         return make_ranked(len(queries), owner, entity, score, k)
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
+        if self.by_name:
+            queries, objects = self._name_once(queries, objects)
         if self.search == "beam":
-            ranked = self.best(queries, 10)
-            owner = ranked.owners()
-            rows = np.flatnonzero(ranked.entity == objects[owner])
-            ranks = np.full(len(queries), np.inf)
-            ranks[owner[rows]] = rows - ranked.offset[owner[rows]] + 1
-            return ranks
-        trie = self.completer.trie(queries.lang)
+            return self._beam_ranks(queries, objects)
+        trie = self._trie(queries.lang)
         places = np.flatnonzero(trie.nodes_of(objects) >= 0)  # a name too long has no rank
         asked = objects[places]
 
@@ -87,6 +91,48 @@ class ModelRanker:
                 )
             found[place] = np.inf if one.rank is None else one.rank
         return found
+
+    def _beam_ranks(self, queries: Queries, objects: Array) -> Array:
+        """Ranks up to ten, with ties at their mean."""
+        ranked = self.best(queries, 10)
+        owner = ranked.owners()
+        node = self._trie(queries.lang).nodes_of
+        own = node(objects)
+        same = node(ranked.entity) == own[owner]
+        first = np.flatnonzero(same)
+        first = first[np.unique(owner[first], return_index=True)[1]]
+        asked = owner[first]
+        hidden = np.bincount(
+            queries.owners()[node(queries.hidden) == own[queries.owners()]],
+            minlength=len(queries),
+        )
+        trie = self._trie(queries.lang)
+        equal = (trie.offset[own + 1] - trie.offset[own] - hidden)[asked]
+        ranks = np.full(len(queries), np.inf)
+        ranks[asked] = first - ranked.offset[asked] + (equal + 1) / 2
+        return np.where(ranks > 10, np.inf, ranks)
+
+    def _trie(self, lang: str) -> Trie:
+        """The candidates of a language; of one name only the first, where names are ranked."""
+        trie = self.completer.trie(lang)
+        if self.by_name and lang not in self._names:
+            ends = np.flatnonzero(np.diff(trie.offset))
+            self._names[lang] = trie.restrict(trie.entity[trie.offset[ends]])
+        return self._names[lang] if self.by_name else trie
+
+    def _name_once(self, queries: Queries, objects: Array) -> tuple[Queries, Array]:
+        """Every entity as the first of its name; the name of the truth is never hidden."""
+        trie = self.completer.trie(queries.lang)
+
+        def first(entities: Array) -> Array:
+            node = trie.nodes_of(entities)
+            return np.where(node < 0, entities, trie.entity[trie.offset[node]])
+
+        objects, hidden, owner = first(objects), first(queries.hidden), queries.owners()
+        kept = hidden != objects[owner]
+        counts = np.bincount(owner[kept], minlength=len(queries))
+        offset = np.append(0, np.cumsum(counts))
+        return replace(queries, offset=offset, hidden=hidden[kept]), objects
 
     def _each(
         self, queries: Queries, work: Callable[[list[list[int]], list[Array], Array], list[Any]]

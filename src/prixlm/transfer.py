@@ -101,7 +101,9 @@ class Transfer:
         assert self.weight is not None
         relation = queries.relation.astype(np.int64)
         place, owner = self._rows_of(queries)
-        weights = self.weight[self.merged.relation[place], relation[owner]]
+        weights = np.zeros(0)
+        if len(place):  # scipy gives no array for no place
+            weights = self.weight[self.merged.relation[place], relation[owner]]
         usual, asking = ragged_ranges(
             self.object_starts[relation], self.object_starts[relation + 1]
         )

@@ -13,7 +13,7 @@ has to know it.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -105,7 +105,9 @@ def split_kb(
     return KB(to)
 
 
-def known_objects(kb: KB, subjects: Array, relations: Array) -> tuple[Array, Array]:
+def known_objects(
+    kb: KB, subjects: Array, relations: Array, *, splits: Sequence[str] = SPLITS
+) -> tuple[Array, Array]:
     """The objects that a KB, in whatever split, knows for each query: the filter of Sec. 3.2.
 
     Returns offsets (one more than there are queries) and objects: those of query i stand from
@@ -122,7 +124,8 @@ def known_objects(kb: KB, subjects: Array, relations: Array) -> tuple[Array, Arr
     rows = kb.join_table(
         queries,
         "SELECT place, object FROM asked JOIN triples t USING (subject, relation) "
-        f"WHERE t.subject BETWEEN {low} AND {high} ORDER BY place, object",
+        f"WHERE t.subject BETWEEN {low} AND {high} AND t.split IN {tuple(splits)} "
+        "ORDER BY place, object",
     )
     counts = np.bincount(rows["place"].to_numpy(), minlength=len(subjects))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

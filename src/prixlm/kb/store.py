@@ -327,9 +327,7 @@ class KB:
         """SQL over the tables (`entities`, `triples`, ...), for questions of one's own."""
         return self._connect().cursor().sql(sql, params=parameters)
 
-    def stream(
-        self, sql: str, batch_rows: int, parameters: Any = None
-    ) -> Iterator[pa.RecordBatch]:
+    def stream(self, sql: str, batch_rows: int, parameters: Any = None) -> Iterator[pa.RecordBatch]:
         """The rows of a question of one's own, in batches of exactly so many (but the last)."""
         yield from rechunk(self._stream(sql, batch_rows, parameters), batch_rows)
 

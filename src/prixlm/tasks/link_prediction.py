@@ -1,112 +1,122 @@
 """Link prediction (Sec. 3.2): the missing object of held-out facts, ranked among all entities.
 
-    facts = read_facts(kb, "el", "test")
-    figures(ranker.ranks(facts.queries, facts.objects))
+    table = rank_facts(kb, ranker, [read_facts(kb, "el")])
+    figures_by_language(table)["el"]["all"].mrr
 
-Filtered: the other objects that the KB knows for a query, in whatever split, do not count. Two
-subsets are told apart, because much of a multilingual KB can be answered without learning: facts
-that stand in no other language's train, and facts that are no inverses of train facts.
+The record of a ranker is a table with a row for each fact: what was asked, the truth, its rank,
+and the answers if they are wanted. All figures are counted from it: by language and subset, and by
+relation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.kb.splits import known_objects
+from prixlm.heldout import SUBSETS, HeldOut
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND, Figures, figures
-from prixlm.ranking import Queries, Ranker
+from prixlm.ranking import Ranker
 
 Array = np.ndarray[Any, Any]
-SUBSETS = ("all", "no transfer", "no inverse")
-_FACTS = """
-    WITH test AS (SELECT * FROM triples WHERE lang = $lang AND split = $split),
-    merged AS (
-        SELECT t.subject, t.relation, t.object, s.concept AS a, o.concept AS b
-        FROM test t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
-    ),
-    others AS (
-        SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
-        FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
-        WHERE t.split = 'train' AND t.lang <> $lang
-    ),
-    backwards AS (
-        SELECT DISTINCT object AS subject, subject AS object
-        FROM triples WHERE split = 'train' AND lang = $lang
-    )
-    SELECT m.subject, m.relation, m.object, n.a IS NULL, i.subject IS NULL
-    FROM merged m
-    LEFT JOIN others n ON n.a = m.a AND n.relation = m.relation AND n.b = m.b
-    LEFT JOIN backwards i ON i.subject = m.subject AND i.object = m.object
-    ORDER BY m.subject, m.relation, m.object
-"""
 
 
-@dataclass(frozen=True)
-class TestFacts:
-    """Held-out facts of one language: a query each, with what it hides, and the truth."""
+def rank_facts(
+    kb: KB,
+    ranker: Ranker,
+    facts: Sequence[HeldOut],
+    *,
+    answers: int = 0,
+    beyond: int = BEYOND,
+) -> pa.Table:
+    """The rank of every fact's object; with `answers`, also the best ones and their scores.
 
-    __test__ = False  # not a test of pytest's
-
-    queries: Queries
-    objects: Array
-    subsets: dict[str, Array]  # by name: which facts are in it
-
-    def __len__(self) -> int:
-        return len(self.objects)
-
-    def select(self, rows: Array) -> "TestFacts":
-        subsets = {name: part[rows] for name, part in self.subsets.items()}
-        return TestFacts(self.queries.select(rows), self.objects[rows], subsets)
-
-
-def read_facts(
-    kb: KB, lang: str, split: str = "test", *, most: int | None = None, seed: int = 0
-) -> TestFacts:
-    """The facts of a split, or a sample of them, with the filter of Sec. 3.2."""
-    table = kb.query(_FACTS, {"lang": lang, "split": split}).to_arrow_table()
-    subject, relation, object_, no_transfer, no_inverse = (
-        table.column(place).to_numpy() for place in range(5)
-    )
-    if not len(subject):
-        raise PrixError(
-            f"{kb.folder} has no {split} triples in {lang}: make some with `prixlm split`."
-        )
-    offset, known = known_objects(kb, subject, relation)
-    owner = np.repeat(np.arange(len(subject)), np.diff(offset))
-    hidden = known != object_[owner]
-    counts = np.bincount(owner[hidden], minlength=len(subject))
-    queries = Queries(lang, subject, relation, np.append(0, np.cumsum(counts)), known[hidden])
-    everything = np.ones(len(subject), bool)
-    parts = (everything, no_transfer, no_inverse)
-    facts = TestFacts(queries, object_, dict(zip(SUBSETS, parts, strict=True)))
-    if most is not None and most < len(facts):
-        generator = np.random.default_rng(seed)
-        facts = facts.select(np.sort(generator.permutation(len(facts))[:most]))
-    return facts
-
-
-@dataclass(frozen=True)
-class Row:
-    """One ranker's figures: by language and subset."""
-
-    name: str
-    figures: dict[str, dict[str, Figures]]
-
-
-def evaluate(
-    ranker: Ranker, facts: Sequence[TestFacts], beyond: int = BEYOND
-) -> tuple[Row, dict[str, Array]]:
-    """The figures of a ranker, and the rank of every fact by language."""
-    found: dict[str, dict[str, Figures]] = {}
-    ranks: dict[str, Array] = {}
+    Columns: lang, subject, relation, object (ids), their names, rank (infinity beyond `beyond`),
+    one for each subset, and lists: answer (ids), answer_name, score.
+    """
+    parts = []
     for part in facts:
-        lang = part.queries.lang
-        ranks[lang] = ranker.ranks(part.queries, part.objects, beyond)
-        found[lang] = {
-            name: figures(ranks[lang][rows], beyond) for name, rows in part.subsets.items()
+        queries = part.queries
+        columns = {
+            "lang": [queries.lang] * len(part),
+            "subject": queries.subject.astype(np.int32),
+            "relation": queries.relation.astype(np.int32),
+            "object": part.objects.astype(np.int32),
+            "subject_name": kb.names(queries.subject.tolist()),
+            "relation_name": _take(kb.relation_names(queries.lang), queries.relation),
+            "object_name": kb.names(part.objects.tolist()),
+            "rank": ranker.ranks(queries, part.objects, beyond),
         }
-    return Row(ranker.name, found), ranks
+        columns |= {_column(name): rows for name, rows in part.subsets.items()}
+        table = pa.table(columns)
+        if answers:
+            ranked = ranker.best(queries, answers)
+            offset = pa.array(ranked.offset.astype(np.int32))
+            lists = {
+                "answer": pa.array(ranked.entity.astype(np.int32)),
+                "answer_name": pa.array(kb.names(ranked.entity.tolist())),
+                "score": pa.array(ranked.score.astype(np.float64)),
+            }
+            for name, values in lists.items():
+                table = table.append_column(name, pa.ListArray.from_arrays(offset, values))
+        parts.append(table)
+    return pa.concat_tables(parts)
+
+
+def figures_by_language(table: pa.Table, beyond: int = BEYOND) -> dict[str, dict[str, Figures]]:
+    """Figures by language and subset."""
+    ranks, lang = table["rank"].to_numpy(), np.asarray(table["lang"].to_pylist())
+    subsets = {name: table[_column(name)].to_numpy() for name in SUBSETS}
+    return {
+        code: {
+            name: figures(ranks[rows & (lang == code)], beyond) for name, rows in subsets.items()
+        }
+        for code in dict.fromkeys(lang.tolist())
+    }
+
+
+def figures_by_relation(table: pa.Table, beyond: int = BEYOND) -> dict[str, Figures]:
+    """Figures by relation name over all languages, the most frequent first."""
+    ranks, relation = table["rank"].to_numpy(), table["relation"].to_numpy()
+    names = dict(zip(relation.tolist(), table["relation_name"].to_pylist(), strict=True))
+    found, counts = np.unique(relation, return_counts=True)
+    order = found[np.argsort(-counts, kind="stable")]
+    return {
+        f"{names[number]} ({number})": figures(ranks[relation == number], beyond)
+        for number in order.tolist()
+    }
+
+
+def write_ranks(table: pa.Table, path: Path) -> None:
+    """Parquet, or for a spreadsheet TSV (lists joined by ` | `)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        work = path.with_name(path.name + ".writing")
+        pq.write_table(table, work, compression="zstd")
+        work.replace(path)
+        return
+    if path.suffix != ".tsv":
+        raise PrixError(f"{path}: expected a name that ends in .parquet or .tsv.")
+    rows = table.to_pylist()
+    lines = ["\t".join(table.column_names)]
+    lines += ["\t".join(_cell(value) for value in row.values()) for row in rows]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return " | ".join(_cell(item) for item in value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return " ".join(text.split())  # a tab or an end of line in a name would be a column or a row
+
+
+def _column(subset: str) -> str:
+    return subset.replace(" ", "_")
+
+
+def _take(names: list[str], places: Array) -> list[str]:
+    return [names[place] for place in places.tolist()]

@@ -1,0 +1,173 @@
+"""Fusion: what it learns, that it never sees test, its features against direct ones."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prixlm import KB, PrixError, import_kb
+from prixlm.fusion import Fusion, FusionConfig
+from prixlm.heldout import read_facts
+from prixlm.metrics import BEYOND, figures
+from prixlm.ranking import Queries, Ranked, make_ranked
+from prixlm.transfer import Transfer
+
+Array = np.ndarray[Any, Any]
+SMALL = FusionConfig(depth=5, facts=500, iterations=30, leaves=8)
+
+
+def write_kb(folder: Path, last: int = 0) -> KB:
+    """Subject n has object n + 1 (r0) and n + 2 (r1), of 60; test objects may be others."""
+    generator = np.random.default_rng(0)
+    lines = ["lang\tsubject\trelation\tobject\tsplit"]
+    for lang in ("en", "fi"):
+        for n in range(60):
+            for r in (0, 1):
+                split = generator.choice(["train", "valid", "test"], p=[0.4, 0.4, 0.2])
+                object_ = (n + r + 1 + (last if split == "test" else 0)) % 60
+                lines.append(f"{lang}\t{lang} {n}\tr{r}\t{lang} {object_}\t{split}")
+    links = [f"en\ten {n}\tfi\tfi {n}" for n in range(0, 60, 2)]
+    (folder / "facts.tsv").write_text("\n".join(lines))
+    (folder / "links.tsv").write_text("\n".join(["lang_a\tname_a\tlang_b\tname_b", *links]))
+    return import_kb([folder / "facts.tsv", folder / "links.tsv"], folder / "kb")
+
+
+class Guess:
+    """Right for one relation; for the other the truth is third."""
+
+    def __init__(self, kb: KB, right: int) -> None:
+        self.name, self.kb, self.right = f"guess {right}", kb, right
+        self.number = np.array([int(name.split()[1]) for name in kb.names(range(kb.num_entities))])
+
+    def best(self, queries: Queries, k: int) -> Ranked:
+        own = self.kb.entity_range(queries.lang)
+        by_number = {int(self.number[e]): e for e in own}
+        keys = self.kb.relation_keys()
+        owner, entity, score = [], [], []
+        for place, (subject, relation) in enumerate(
+            zip(queries.subject.tolist(), queries.relation.tolist(), strict=True)
+        ):
+            truth = int(self.number[subject]) + int(keys[relation][1]) + 1
+            offsets = (0, 5, 6) if relation == self.right else (5, 6, 0)
+            for rank, offset in enumerate(offsets):
+                owner.append(place)
+                entity.append(by_number[(truth + offset) % 60])
+                score.append(-float(rank))
+        return make_ranked(len(queries), np.array(owner), np.array(entity), np.array(score), k)
+
+    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def kb(tmp_path: Path) -> KB:
+    return write_kb(tmp_path)
+
+
+def test_it_learns_whom_to_trust_and_how_far(kb: KB) -> None:
+    rankers = [Guess(kb, 0), Guess(kb, 1)]
+    fusion = Fusion.fit(kb, rankers, SMALL)
+    for lang in kb.languages:
+        facts = read_facts(kb, lang)
+        found = figures(fusion.ranks(facts.queries, facts.objects))
+        alone = [
+            float(np.mean(one.best(facts.queries, 1).entity == facts.objects)) for one in rankers
+        ]
+        assert max(alone) < 0.8 < 0.95 <= found.hits_1
+        ranked = fusion.best(facts.queries, 3)
+        sure = fusion.confidence(ranked.score)
+        assert ((sure >= 0) & (sure <= 1)).all()
+        first = ranked.offset[:-1]
+        assert sure[first].mean() > 0.9 > 0.1 > sure[first + 1].mean()
+
+
+def test_test_facts_change_nothing_in_the_fit(tmp_path: Path) -> None:
+    fits = []
+    for last in (0, 7):
+        (tmp_path / str(last)).mkdir()
+        kb = write_kb(tmp_path / str(last), last)
+        fusion = Fusion.fit(kb, [Transfer(kb), Transfer(kb, "lookup")], SMALL)
+        queries = read_facts(kb, "en", "valid", hide=("train",)).queries
+        fits.append(fusion.best(queries, 5))
+    assert np.array_equal(fits[0].score, fits[1].score)
+    assert np.array_equal(fits[0].entity, fits[1].entity)
+
+
+def test_features_are_those_counted_directly(kb: KB) -> None:
+    rankers = [Guess(kb, 0), Transfer(kb)]
+    fusion = Fusion(kb, rankers, SMALL, None, None)
+    facts = read_facts(kb, "en", "valid", most=6)
+    found = fusion.candidates(facts.queries)
+    concept = kb.concepts()
+    trained = {
+        (int(concept[row["subject"]]), row["relation"], int(concept[row["object"]]))
+        for batch in kb.batches("triples", split="train")
+        for row in batch.to_pylist()
+    }
+    lists = [ranker.best(facts.queries, 5) for ranker in rankers]
+    rows = zip(found.owner.tolist(), found.entity.tolist(), found.features, strict=True)
+    for owner, entity, row in rows:
+        relation = int(facts.queries.relation[owner])
+        subject = int(concept[facts.queries.subject[owner]])
+        candidate = int(concept[entity])
+        degree = {
+            node: sum((s == node) + (o == node) for s, _, o in trained)
+            for node in (subject, candidate)
+        }
+        uses = sum(r == relation and o == candidate for _, r, o in trained)
+        known = sum(r == relation and s == subject for s, r, _ in trained)
+        assert row[0] == pytest.approx(np.log1p(degree[subject]))
+        assert row[1] == pytest.approx(np.log1p((concept == subject).sum()))
+        assert row[3] == pytest.approx(np.log1p(known))
+        assert row[5] == pytest.approx(np.log1p(uses))
+        assert row[6] == pytest.approx(np.log1p(degree[candidate]))
+        for number, ranked in enumerate(lists):
+            part = row[9 + 6 * number : 15 + 6 * number]
+            own = slice(ranked.offset[owner], ranked.offset[owner + 1])
+            entities, scores = ranked.entity[own].tolist(), ranked.score[own]
+            sure = scores[0] - scores[1] if len(scores) > 1 else np.nan
+            assert part[5] == pytest.approx(sure, nan_ok=True)
+            if entity not in entities:
+                assert np.isnan(part[:5]).all()
+                continue
+            place = entities.index(entity)
+            share = np.exp(scores - scores[0])
+            following = scores[place + 1] if place + 1 < len(scores) else np.nan
+            expected = [
+                scores[place],
+                place,
+                scores[0] - scores[place],
+                np.log(share[place] / share.sum()),
+                scores[place] - following,
+            ]
+            assert part[:5] == pytest.approx(expected, nan_ok=True)
+
+
+def test_it_is_saved_without_pickle_and_only_for_its_rankers(kb: KB, tmp_path: Path) -> None:
+    rankers = [Guess(kb, 0), Guess(kb, 1)]
+    fusion = Fusion.fit(kb, rankers, SMALL)
+    fusion.save(tmp_path / "fusion")
+    again = Fusion.load(kb, rankers, tmp_path / "fusion")
+    facts = read_facts(kb, "fi")
+    ours, theirs = (one.best(facts.queries, 5) for one in (fusion, again))
+    assert np.array_equal(ours.score, theirs.score) and np.array_equal(ours.entity, theirs.entity)
+    assert np.array_equal(fusion.confidence(ours.score), again.confidence(ours.score))
+    with pytest.raises(PrixError, match="Fit it again"):
+        Fusion.load(kb, rankers[:1], tmp_path / "fusion")
+    with pytest.raises(PrixError, match="is no fusion"):
+        Fusion.load(kb, rankers, tmp_path)
+
+
+def test_too_little_to_fit_on_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "f.tsv").write_text("lang\tsubject\trelation\tobject\nen\ta\tr\tb\n")
+    kb = import_kb([tmp_path / "f.tsv"], tmp_path / "kb")
+    with pytest.raises(PrixError, match="has no valid triples"):
+        Fusion.fit(kb, [Transfer(kb)])
+    more = "lang\tsubject\trelation\tobject\tsplit\nen\ta\tr\tb\ttrain\nen\tc\tr\td\tvalid\n"
+    (tmp_path / "f.tsv").write_text(more)
+    kb = import_kb([tmp_path / "f.tsv"], tmp_path / "kb2")
+    with pytest.raises(PrixError, match="too few to fit a fusion on"):
+        Fusion.fit(kb, [Transfer(kb)])
+    with pytest.raises(PrixError, match="held_out is between 0 and 1"):
+        FusionConfig(held_out=1.0)
