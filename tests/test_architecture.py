@@ -30,7 +30,9 @@ LAYERS = [
     ["pretrain", "walk", "graph", "heldout"],
     ["estimate", "decode", "baselines", "fusion", "tasks.link_prediction"],
     ["complete"],
-    ["demo", "queries", "model_ranking"],
+    ["demo", "queries", "model_ranking", "results"],
+    ["evaluation", "reproduce"],
+    ["cli_tasks"],
     ["cli"],
     ["__main__"],
 ]

@@ -1,6 +1,7 @@
 """Link prediction: filter, subsets and ranks against hand-worked examples."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,9 +10,10 @@ import torch
 
 from prixlm import KB, Completer, PrixError, PrixLM, import_kb
 from prixlm.decode import score_all
+from prixlm.graph import ComplEx, GraphRanker
 from prixlm.heldout import read_facts
 from prixlm.model_ranking import ModelRanker
-from prixlm.ranking import Queries, Ranked, make_ranked, ranks_from_pairs
+from prixlm.ranking import PerLanguage, Queries, Ranked, make_ranked, ranks_from_pairs
 from prixlm.tasks.link_prediction import (
     figures_by_language,
     figures_by_relation,
@@ -181,3 +183,20 @@ def test_entities_of_one_name_share_their_ranks_or_are_ranked_as_one_name(
         assert ranks[portland] == 1 + int(order.index("Oregon") < order.index("Portland"))
         third = int(order.index("Springfield") < order.index("Portland"))
         assert plain[portland] == ranks[portland] + third
+
+
+def test_scores_of_given_objects_are_those_of_the_lists(kb: KB, completer: Completer) -> None:
+    facts = read_facts(kb, "en")
+    graph = GraphRanker(kb, ComplEx(int(kb.concepts().max()) + 1, kb.num_relations, 4))
+    rankers: list[Any] = [ModelRanker(completer, batch=2), Transfer(kb), graph]
+    rankers.append(PerLanguage("each", {"en": rankers[0]}))
+    for ranker in rankers:
+        ranked = ranker.best(facts.queries, 100)
+        mixed = np.random.default_rng(0).permutation(len(ranked.entity))
+        owner, entity = ranked.owners()[mixed], ranked.entity[mixed]
+        scores = ranker.scores(facts.queries, owner, entity)
+        np.testing.assert_allclose(scores, ranked.score[mixed], rtol=1e-4, atol=1e-4)
+        none = ranker.scores(facts.queries, owner[:0], entity[:0])
+        assert len(none) == 0
+    with pytest.raises(PrixError, match="each has no fi: en"):
+        rankers[-1].best(read_facts(kb, "fi", "train").queries, 1)

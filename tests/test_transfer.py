@@ -5,7 +5,7 @@ import pytest
 
 from prixlm import KB
 from prixlm.ranking import Queries
-from prixlm.transfer import Transfer
+from prixlm.transfer import PRIOR, Transfer
 
 
 def ask(kb: KB, lang: str, subject: str, relation: str, hidden: tuple[str, ...] = ()) -> Queries:
@@ -45,8 +45,8 @@ def test_the_pair_rule_weighs_relations_by_what_they_imply(toy: KB) -> None:
     queries = ask(toy, "ja", "パリ", "country")
     ranked = rule.best(queries, 10)
     assert toy.names(ranked.entity.tolist()) == ["フランス", "フィンランド"]
-    # `country` has two merged objects: half of a half is what each has for nothing.
-    usual = -np.log(1 - 1 / 4)
+    # `country` has two merged objects: a share of a half is what each has for nothing.
+    usual = -np.log(1 - PRIOR / 2)
     assert ranked.score == pytest.approx([-np.log(1 - 2 / 5) + usual, usual])
     assert rule.origins(queries, ranked) == [["ja"], []]
     # Two relations of one pair: capital backwards (2/5), and the country itself, which is certain.
@@ -80,3 +80,20 @@ def test_many_queries_are_the_single_ones_together(toy: KB) -> None:
         rows = slice(ranked.offset[number], ranked.offset[number + 1])
         assert one.entity.tolist() == ranked.entity[rows].tolist()
         assert one.score == pytest.approx(ranked.score[rows])
+
+
+def test_usual_objects_are_the_most_frequent_of_the_relation(toy: KB) -> None:
+    rule = Transfer(toy, "usual")
+    queries = ask(toy, "en", "Helsinki", "currency")
+    ranked = rule.best(queries, 10)
+    assert toy.names(ranked.entity.tolist()) == ["Euro"]
+    euros = [toy.find("Euro", lang)[0].concept for lang in ("en", "fi")]
+    merged = {
+        (toy.concepts()[row["subject"]], toy.concepts()[row["object"]])
+        for batch in toy.batches("triples")
+        for row in batch.to_pylist()
+        if row["relation"] == toy.relation_keys().index("currency")
+    }
+    share = sum(o == euros[0] for _, o in merged) / len(merged)
+    assert ranked.score == pytest.approx([share]) and 0 < share < 1
+    assert rule.name == "usual object"

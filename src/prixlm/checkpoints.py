@@ -86,6 +86,15 @@ def read_state(run: Path, fingerprint: dict[str, Any]) -> dict[str, Any] | None:
     return state
 
 
+def training_seconds(run: Path) -> float | None:
+    """How long the updates of a run took, up to its newest checkpoint."""
+    steps = checkpoint_steps(run)
+    if not steps:
+        return None
+    state = json.loads((checkpoint_folder(run, steps[-1]) / "state.json").read_text("utf-8"))
+    return float(state.get("seconds", 0.0)) or None
+
+
 def load_checkpoint(
     run: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prixlm.cli_tasks import evaluate_app, reproduce_app
 from prixlm.errors import PrixError, Stopped
 from prixlm.terminal import console, print_json, progress_bar
 
@@ -478,6 +479,10 @@ def demo(
     print_run(screen, to / "model", trained)
     print_asked(screen, "Test facts, which it has not seen", facts)
     print_asked(screen, "English names in other languages (links it was trained on)", names)
+
+
+app.add_typer(evaluate_app, name="evaluate")
+app.add_typer(reproduce_app, name="reproduce")
 
 
 def main() -> None:

@@ -5,8 +5,8 @@
     fusion.confidence(ranked.score)                             # 0 to 1
 
 The candidates of a query are what any ranker lists among its best. Each is described by numbers:
-its score, rank and gaps with each ranker (missing where a ranker does not list it), how sure each
-ranker is of its own first answer, and how often the things involved occur in train. From the valid
+its score, rank and gaps with each ranker (missing where a ranker has nothing to say of it), how
+sure each ranker is of its first, and how often the things involved occur in train. From the valid
 facts, gradient-boosted trees (scikit-learn) learn which candidates are true; isotonic regression,
 on valid facts that the trees have not seen, turns their score into a probability.
 
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from prixlm.errors import PrixError
 from prixlm.heldout import HeldOut, read_facts
@@ -30,7 +31,14 @@ from prixlm.kb.disk import write_atomically
 from prixlm.kb.merged import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
-from prixlm.ranking import Queries, Ranked, Ranker, make_ranked, ranks_from_pairs
+from prixlm.ranking import (
+    Queries,
+    Ranked,
+    Ranker,
+    make_ranked,
+    ranks_from_pairs,
+    scores_from_pairs,
+)
 
 Array = np.ndarray[Any, Any]
 _TREES, _SETTINGS = "fusion.skops", "fusion.json"
@@ -42,17 +50,18 @@ _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 class FusionConfig:
     """How evidence is gathered and fitted."""
 
-    depth: int = 50  # answers of each ranker that become candidates
-    facts: int = 2000  # valid facts of each language
+    depth: int = 20  # answers of each ranker that become candidates
+    facts: int = 2500  # valid facts of each language
     held_out: float = 0.25  # share of them that the confidence is fitted on
-    iterations: int = 200  # trees
-    rate: float = 0.08
-    leaves: int = 24
+    iterations: int = 300  # trees
+    rate: float = 0.05
+    leaves: int = 12
+    smallest: int = 200  # candidates in a leaf; with few it learns facts by heart
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.depth, self.facts, self.iterations) < 1 or self.leaves < 2:
-            raise PrixError("depth, facts and iterations are 1 or more, and leaves 2 or more.")
+        if min(self.depth, self.facts, self.iterations, self.smallest) < 1 or self.leaves < 2:
+            raise PrixError("depth, facts, iterations, smallest are 1 or more, leaves 2 or more.")
         if not 0 < self.held_out < 1 or not self.rate > 0:
             raise PrixError("held_out is between 0 and 1, and rate above 0.")
 
@@ -126,6 +135,7 @@ class Fusion:
             max_iter=self.config.iterations,
             learning_rate=self.config.rate,
             max_leaf_nodes=self.config.leaves,
+            min_samples_leaf=self.config.smallest,
             early_stopping=False,
             random_state=self.config.seed,
         ).fit(features[~is_later], labels[~is_later])
@@ -142,8 +152,9 @@ class Fusion:
         union = np.unique(np.concatenate(keys))
         owner, entity = union >> 32, union & 0xFFFFFFFF
         columns = [self.context.features(queries, owner, entity)]
-        for one, key in zip(lists, keys, strict=True):
-            columns.append(_evidence(one, np.searchsorted(union, key), owner))
+        for ranker in self.rankers:
+            score = ranker.scores(queries, owner, entity).astype(float)
+            columns.append(_evidence(score, owner, len(queries)))
         return Candidates(owner, entity, np.concatenate(columns, axis=1))
 
     def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
@@ -164,6 +175,9 @@ class Fusion:
         candidates = len(self.kb.entity_range(queries.lang))
         ranks = ranks_from_pairs(queries, *self.scored(queries), objects, candidates)
         return np.where(ranks > beyond, np.inf, ranks)
+
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        return scores_from_pairs(self.scored(queries), owner, entity)
 
     def save(self, folder: Path | str) -> None:
         import skops.io
@@ -201,69 +215,117 @@ class Fusion:
         return cls(kb, rankers, config, parts["trees"], parts["isotonic"])
 
 
-def _evidence(ranked: Ranked, rows: Array, owner: Array) -> Array:
-    """A ranker's view of all candidates: (N, 6); missing where it does not list one.
+def _evidence(score: Array, owner: Array, num_queries: int) -> Array:
+    """A ranker's view of all candidates: (N, 5); missing where it has nothing to say of one.
 
-    rows: where its answers stand among the candidates.
+    Its score; how many score higher; how far it is above the best of the others; its share of the
+    query's scores as exponents; and how far the query's first is above the second.
     """
-    num_queries = len(ranked.offset) - 1
-    listed = np.diff(ranked.offset)
-    own = ranked.owners()
-    rank = np.arange(len(own)) - ranked.offset[own]
-    first = np.full(num_queries, np.nan)
-    first[listed > 0] = ranked.score[ranked.offset[:-1][listed > 0]]
-    second = np.full(num_queries, np.nan)
-    second[listed > 1] = ranked.score[ranked.offset[:-1][listed > 1] + 1]
-    weight = np.exp(np.minimum(0, ranked.score - first[own]))
-    total = np.bincount(own, weight, num_queries)
-    following = np.append(ranked.score[1:], np.nan)
-    following[ranked.offset[1:][listed > 0] - 1] = np.nan
-    table = np.full((len(owner), 6), np.nan)
-    table[rows, 0] = ranked.score
-    table[rows, 1] = rank
-    table[rows, 2] = first[own] - ranked.score
-    table[rows, 3] = np.log(weight / total[own])
-    table[rows, 4] = ranked.score - following
-    table[:, 5] = (first - second)[owner]
+    order = np.lexsort((-score, owner))
+    starts = np.searchsorted(owner[order], np.arange(num_queries + 1))
+    listed = np.diff(starts)
+    first, second = np.full(num_queries, np.nan), np.full(num_queries, np.nan)
+    first[listed > 0] = score[order[starts[:-1][listed > 0]]]
+    second[listed > 1] = score[order[starts[:-1][listed > 1] + 1]]
+    first[np.isinf(first)] = np.nan
+    second[np.isinf(second)] = np.nan
+    rank = np.empty(len(owner))
+    rank[order] = np.arange(len(owner)) - starts[owner[order]]
+    others = np.where(rank == 0, second[owner], first[owner])
+    weight = np.exp(np.nan_to_num(score - first[owner], nan=-np.inf))
+    total = np.bincount(owner, weight, num_queries)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.log(weight / total[owner])
+    columns = [score, np.log1p(rank), score - others, share, (first - second)[owner]]
+    table = np.stack(columns, axis=1)
+    table[np.isinf(score), :4] = np.nan
+    table[np.isinf(table)] = np.nan
     return table
 
 
 class _Context:
-    """How often the things of a query and a candidate occur in train, in all languages."""
+    """What train knows of a query and its candidates: in all languages together, and in its own."""
 
     def __init__(self, kb: KB) -> None:
-        self.concept = kb.concepts().astype(np.int64)
-        self.num_relations = kb.num_relations
+        self.kb, self.concept = kb, kb.concepts().astype(np.int64)
         merged = read_merged(kb)
         forward = merged.relation < kb.num_relations
-        relation = merged.relation[forward]
-        subject, object_ = merged.source[forward], merged.target[forward]
-        self.degree = np.bincount(merged.source, minlength=int(self.concept.max(initial=-1)) + 1)
-        self.size = np.bincount(self.concept)
-        self.triples = np.bincount(relation, minlength=kb.num_relations)
-        asked = np.unique((relation << 32) | subject) >> 32
-        self.subjects = np.bincount(asked, minlength=kb.num_relations)
-        self.objects, self.uses = np.unique((relation << 32) | object_, return_counts=True)
-        self.own_subjects, self.own_counts = np.unique(
-            (relation << 32) | subject, return_counts=True
+        self.together = _Counts(
+            merged.source[forward], merged.relation[forward], merged.target[forward]
         )
+        lang = np.repeat(
+            np.arange(len(kb.languages)), [len(kb.entity_range(code)) for code in kb.languages]
+        )
+        parts = [np.zeros((3, 0), np.int64)]
+        for batch in kb.batches("triples", ["subject", "relation", "object"], split="train"):
+            parts.append(np.stack([np.asarray(column, np.int64) for column in batch.columns]))
+        subject, relation, object_ = np.concatenate(parts, axis=1)
+        self.own = _Counts(subject, lang[subject] * kb.num_relations + relation, object_)
+        pairs = np.unique(self.concept * len(kb.languages) + lang)
+        self.has = csr_array(
+            (np.ones(len(pairs), np.int8), np.divmod(pairs, len(kb.languages))),
+            shape=(int(self.concept.max(initial=-1)) + 1, len(kb.languages)),
+        )
+        self.num_languages = np.diff(self.has.indptr)
 
     def features(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        relation = queries.relation.astype(np.int64)
+        """(N, 16): how far things are known, and how often they occur."""
         subject, candidate = self.concept[queries.subject], self.concept[entity]
-        per_subject = self.triples[relation] / np.maximum(1, self.subjects[relation])
-        known = _count(self.own_subjects, self.own_counts, (relation << 32) | subject)
-        of_query = [self.degree[subject], self.size[subject], self.triples[relation], known]
-        columns = [np.log1p(column)[owner] for column in of_query]
-        columns.append(np.log(np.maximum(1, per_subject))[owner])
-        uses = _count(self.objects, self.uses, (relation[owner] << 32) | candidate)
-        columns += [np.log1p(uses), np.log1p(self.degree[candidate]), self.size[candidate]]
-        columns.append((subject[owner] == candidate).astype(float))
+        relation = queries.relation.astype(np.int64)
+        lang = self.kb.languages.index(queries.lang)
+        both: Any = self.has[subject[owner]].multiply(self.has[candidate]).sum(axis=1)
+        columns = [
+            subject[owner] == candidate,
+            self.num_languages[subject][owner],
+            self.num_languages[candidate],
+            np.asarray(both).reshape(-1),  # languages that could state the fact
+            *self.together.features(subject, relation, owner, candidate),
+            *self.own.features(
+                queries.subject.astype(np.int64),
+                lang * self.kb.num_relations + relation,
+                owner,
+                entity,
+            ),
+        ]
         return np.stack(columns, axis=1).astype(float)
 
 
-def _count(keys: Array, counts: Array, asked: Array) -> Array:
-    """The count of each asked key, 0 where there is none."""
+class _Counts:
+    """How often nodes, relations and their pairs occur in some triples."""
+
+    def __init__(self, subject: Array, relation: Array, object_: Array) -> None:
+        size = int(max(subject.max(initial=-1), object_.max(initial=-1))) + 2
+        self.degree = np.bincount(np.concatenate([subject, object_]), minlength=size)
+        self.of_subject = np.unique((relation << 32) | subject, return_counts=True)
+        self.of_object = np.unique((relation << 32) | object_, return_counts=True)
+        size = int(relation.max(initial=-1)) + 2
+        self.triples = np.bincount(relation, minlength=size)
+        self.subjects = np.bincount(self.of_subject[0] >> 32, minlength=size)
+
+    def features(
+        self, subject: Array, relation: Array, owner: Array, candidate: Array
+    ) -> list[Array]:
+        relation_ = np.minimum(relation, len(self.triples) - 1)  # the last one has no triples
+        triples, subjects = self.triples[relation_], self.subjects[relation_]
+        of_query = [
+            self._degree(subject),
+            triples,
+            triples / np.maximum(1, subjects),
+            _count(self.of_subject, (relation << 32) | subject),
+        ]
+        of_candidate = [
+            self._degree(candidate),
+            _count(self.of_object, (relation[owner] << 32) | candidate),
+        ]
+        return [*(np.log1p(x)[owner] for x in of_query), *(np.log1p(x) for x in of_candidate)]
+
+    def _degree(self, nodes: Array) -> Array:
+        return np.asarray(self.degree[np.minimum(nodes, len(self.degree) - 1)])
+
+
+def _count(counted: tuple[Array, Array], asked: Array) -> Array:
+    """The count of each asked key among sorted keys and their counts, 0 where there is none."""
+    keys, counts = counted
     if not len(keys):
         return np.zeros(len(asked))
     place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)

@@ -240,6 +240,16 @@ class GraphRanker:
             ranks[start : start + len(table)] = higher + (equal + 1) / 2
         return np.where(ranks > beyond, np.inf, ranks)
 
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        own = self.kb.entity_range(queries.lang)
+        order = np.argsort(owner, kind="stable")
+        bounds = np.searchsorted(owner[order], np.arange(len(queries) + 1))
+        found = np.full(len(owner), -np.inf)
+        for start, table in self._tables(queries):
+            rows = order[bounds[start] : bounds[start + len(table)]]
+            found[rows] = table.numpy()[owner[rows] - start, entity[rows] - own.start]
+        return found
+
     @torch.no_grad()
     def _tables(self, queries: Queries) -> Iterator[tuple[int, Tensor]]:
         """Scores of all candidates for some queries at a time; hidden ones are -inf."""

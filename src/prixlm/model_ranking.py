@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from prixlm.complete import Completer
-from prixlm.decode import Found, beam_search, exact_ranks, exact_search
+from prixlm.decode import Found, beam_search, exact_ranks, exact_search, score_nodes
 from prixlm.errors import PrixError
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, make_ranked
 from prixlm.tokens import Progress
-from prixlm.trie import Trie
+from prixlm.trie import Trie, ragged_ranges
 
 Array = np.ndarray[Any, Any]
 
@@ -90,6 +90,25 @@ class ModelRanker:
                     "with the beam, or in smaller batches."
                 )
             found[place] = np.inf if one.rank is None else one.rank
+        return found
+
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        trie = self.completer.trie(queries.lang)
+        nodes = trie.nodes_of(entity)
+        found = np.full(len(owner), -np.inf)
+        places = np.flatnonzero(nodes >= 0)  # a name too long cannot be written
+        places = places[np.argsort(owner[places], kind="stable")]
+        bounds = np.searchsorted(owner[places], np.arange(len(queries) + 1))
+
+        def score(prefixes: list[list[int]], _: list[Array], rows: Array) -> list[Array]:
+            counts = bounds[rows + 1] - bounds[rows]
+            asked, query = ragged_ranges(bounds[rows], bounds[rows + 1])
+            scored = score_nodes(self.model, trie, prefixes, nodes[places[asked]], query)
+            return np.split(scored, np.cumsum(counts)[:-1])
+
+        each = list(self._each(queries, score))
+        if each:
+            found[places] = np.concatenate(each)
         return found
 
     def _beam_ranks(self, queries: Queries, objects: Array) -> Array:

@@ -74,9 +74,10 @@ class PretrainConfig:
         sizes = {
             "compact": cls(
                 base="compact",
-                epochs=9,
+                epochs=16,
                 batch=256,
                 token_budget=4096,
+                supply=SupplyConfig(max_links=1),
                 training=TrainingConfig(lr=2e-3),
             ),
             "demo": cls(

@@ -9,11 +9,13 @@ the language, without those that `hidden` lists for a query (the known objects o
 Dimension letters: Q queries, N answers of all queries, one query after another.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from prixlm.errors import PrixError
 from prixlm.metrics import BEYOND
 
 Array = np.ndarray[Any, Any]
@@ -69,6 +71,9 @@ class Ranker(Protocol):
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
         """The rank of one object a query among all candidates; infinity beyond `beyond`."""
 
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        """Its scores of given objects: entity[i] for query owner[i]; -infinity: nothing to say."""
+
 
 def make_ranked(num_queries: int, owner: Array, entity: Array, score: Array, k: int) -> Ranked:
     """The best k of each query from scored pairs; of equal scores the lower id comes first."""
@@ -96,6 +101,17 @@ def ranks_from_pairs(
     return np.asarray(np.where(np.isinf(own), listed + others / 2, better + equal / 2) + 1)
 
 
+def scores_from_pairs(pairs: tuple[Array, Array, Array], owner: Array, entity: Array) -> Array:
+    """The scores of given pairs where only some have one: query, object and score."""
+    keys = _keys(pairs[0], pairs[1])
+    order = np.argsort(keys)
+    if not len(order):
+        return np.full(len(owner), -np.inf)
+    asked = _keys(owner, entity)
+    place = order[np.minimum(np.searchsorted(keys, asked, sorter=order), len(order) - 1)]
+    return np.where(keys[place] == asked, pairs[2][place], -np.inf)
+
+
 def drop_hidden(queries: Queries, owner: Array, entity: Array) -> Array:
     """Which pairs may be answered: not those that a query hides."""
     hidden = _keys(queries.owners(), queries.hidden)
@@ -104,3 +120,24 @@ def drop_hidden(queries: Queries, owner: Array, entity: Array) -> Array:
 
 def _keys(owner: Array, entity: Array) -> Array:
     return (owner.astype(np.int64) << 32) | entity.astype(np.int64)
+
+
+class PerLanguage:
+    """A ranker for each language, as one."""
+
+    def __init__(self, name: str, rankers: Mapping[str, Ranker]) -> None:
+        self.name, self.rankers = name, rankers
+
+    def best(self, queries: Queries, k: int) -> Ranked:
+        return self._of(queries).best(queries, k)
+
+    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
+        return self._of(queries).ranks(queries, objects, beyond)
+
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        return self._of(queries).scores(queries, owner, entity)
+
+    def _of(self, queries: Queries) -> Ranker:
+        if queries.lang not in self.rankers:
+            raise PrixError(f"{self.name} has no {queries.lang}: {', '.join(self.rankers)}.")
+        return self.rankers[queries.lang]

@@ -204,6 +204,7 @@ class _Loop:
         self.best: float | None = None
         self.best_step = 0
         self.num_worse = 0
+        self.seconds = 0.0  # of updates, over all stretches of a run
         self.kept = {round(share * task.num_steps) for share in config.checkpoints}
         self.kept.add(task.num_steps)
 
@@ -223,7 +224,8 @@ class _Loop:
             loss, norm, stop_signal = self._update(work, stopping)
             self.step += 1
             facts += work.num_facts
-            seconds += time.monotonic() - started
+            took = time.monotonic() - started
+            seconds, self.seconds = seconds + took, self.seconds + took
             self._report(loss, norm, facts / seconds)
             if self.step % _RELEASE_EVERY == 0:
                 _release_memory()
@@ -358,6 +360,7 @@ class _Loop:
                 "best": self.best,
                 "best_step": self.best_step,
                 "num_worse": self.num_worse,
+                "seconds": self.seconds,
                 "fingerprint": self.task.fingerprint,
             }
             save_checkpoint(self.run, state, self.model, self.optimizer, self.task.save)
@@ -374,7 +377,7 @@ class _Loop:
             load_checkpoint(self.run, state["step"], self.model, self.optimizer)
             self.step, self.best = state["step"], state["best"]
             self.best_step = state.get("best_step", state["step"])
-            self.num_worse = state["num_worse"]
+            self.num_worse, self.seconds = state["num_worse"], state.get("seconds", 0.0)
         self.accelerator.wait_for_everyone()  # before the first process writes a checkpoint
         return state is not None
 

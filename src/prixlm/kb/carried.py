@@ -11,16 +11,19 @@ import pyarrow as pa
 
 from prixlm.kb.store import KB
 
-_CARRIED = """
-    SELECT DISTINCT s.lang, s.id AS subject, t.relation, o.id AS object
-    FROM triples t
-    JOIN entities a ON a.id = t.subject JOIN entities b ON b.id = t.object
-    JOIN entities s ON s.concept = a.concept AND s.lang <> t.lang
-    JOIN entities o ON o.concept = b.concept AND o.lang = s.lang
-    WHERE t.split = 'train' AND list_contains($langs, s.lang)
-"""
-_NEW = f"""
-    SELECT c.subject, c.relation, c.object FROM ({_CARRIED}) c
+_NEW = """
+    -- Materialised: else DuckDB may pair all entities of a language with each other first.
+    WITH begun AS MATERIALIZED (
+        SELECT DISTINCT s.lang, s.id AS subject, t.relation, b.concept
+        FROM triples t
+        JOIN entities a ON a.id = t.subject JOIN entities b ON b.id = t.object
+        JOIN entities s ON s.concept = a.concept
+        WHERE t.split = 'train' AND s.lang <> t.lang AND list_contains($langs, s.lang)
+    ), carried AS MATERIALIZED (
+        SELECT f.subject, f.relation, o.id AS object
+        FROM begun f JOIN entities o ON o.concept = f.concept AND o.lang = f.lang
+    )
+    SELECT c.subject, c.relation, c.object FROM carried c
     ANTI JOIN triples k
     ON k.subject = c.subject AND k.relation = c.relation AND k.object = c.object
 """

@@ -1,0 +1,117 @@
+"""Link prediction with what there is: models, graph embeddings, links, and all of them together.
+
+rows, by_relation = evaluate_rankers(kb, EvaluateConfig(models=(Path("model"),)))
+"""
+
+import dataclasses
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from prixlm.errors import PrixError
+from prixlm.heldout import SUBSETS, read_facts
+from prixlm.kb.store import KB
+from prixlm.ranking import Ranker
+from prixlm.results import Row, plot_rows, write_table
+from prixlm.tasks.link_prediction import (
+    figures_by_language,
+    figures_by_relation,
+    rank_facts,
+    write_ranks,
+)
+from prixlm.training import Progress
+from prixlm.transfer import Transfer
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """What is ranked, and how."""
+
+    models: tuple[Path, ...] = ()
+    graphs: tuple[Path, ...] = ()
+    baselines: tuple[Path, ...] = ()
+    fuse: bool = False
+    langs: tuple[str, ...] | None = None  # those with facts of the split if none
+    split: str = "test"
+    most: int | None = None  # facts of each language; all if none
+    search: str = "beam"  # of a Prix-LM: beam or exact
+    by_name: bool = False
+    relations: int = 0  # how many are told apart
+    answers: int = 10  # that are written out for each fact
+
+    def __post_init__(self) -> None:
+        if self.split not in ("test", "valid"):
+            raise PrixError(f"--split {self.split}: expected test or valid.")
+        if self.search not in ("beam", "exact"):
+            raise PrixError(f"--search {self.search}: expected beam or exact.")
+        if (self.most is not None and self.most < 1) or self.relations < 0:
+            raise PrixError("--most is 1 or more, and --relations 0 or more.")
+        if self.fuse and self.split == "valid":
+            raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
+
+
+def evaluate_rankers(
+    kb: KB, config: EvaluateConfig, to: Path | None = None, progress: Progress | None = None
+) -> tuple[list[Row], dict[str, dict[str, dict[str, float]]]]:
+    """The rows of the table, and by row the figures of the most frequent relations.
+
+    to: a folder for the table as Markdown, JSON and a picture, and every answer as Parquet.
+    """
+    langs = config.langs or tuple(
+        lang for lang in kb.languages if kb.num_triples(lang, config.split)
+    )
+    if not langs:
+        raise PrixError(
+            f"{kb.folder} has no {config.split} triples: make some with `prixlm split`."
+        )
+    rankers = _rankers(kb, config, progress)
+    facts = [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
+    rows, breakdown = [], {}
+    for ranker in rankers:
+        is_beam = config.search == "beam" and ranker.name.startswith("Prix-LM")
+        started = time.monotonic()
+        table = rank_facts(kb, ranker, facts, answers=0 if to is None else config.answers)
+        seconds = time.monotonic() - started
+        how = "beam K = 50, ranks to 10" if is_beam else "exact"
+        rows.append(Row(ranker.name, figures_by_language(table), how, None, seconds))
+        if config.relations:
+            parts = list(figures_by_relation(table).items())[: config.relations]
+            breakdown[ranker.name] = {name: dataclasses.asdict(part) for name, part in parts}
+        if to is not None:
+            name = re.sub(r"\W+", "-", ranker.name).strip("-").lower()
+            write_ranks(table, to / "answers" / f"{name}.parquet")
+    if to is not None:
+        write_table(to, {"": rows}, SUBSETS)
+        plot_rows(rows, to / "table.png")
+    return rows, breakdown
+
+
+def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[Ranker]:
+    from prixlm.baselines import load_baseline
+    from prixlm.complete import Completer
+    from prixlm.fusion import Fusion
+    from prixlm.graph import GraphRanker, load_graph
+    from prixlm.model_ranking import ModelRanker
+
+    search = cast(Literal["beam", "exact"], config.search)
+    models: list[Ranker] = [
+        ModelRanker(
+            Completer(folder, kb, progress),
+            search=search,
+            by_name=config.by_name,
+            name=f"Prix-LM {folder.name}",
+            progress=progress,
+        )
+        for folder in config.models
+    ]
+    graphs: list[Ranker] = [
+        GraphRanker(kb, load_graph(folder), name=f"ComplEx {folder.name}")
+        for folder in config.graphs
+    ]
+    others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
+    links: list[Any] = [Transfer(kb, "lookup"), Transfer(kb)]
+    together = [*links, *models, *graphs, *others]
+    fused: list[Ranker] = [Fusion.fit(kb, together, langs=config.langs)] if config.fuse else []
+    return [Transfer(kb, "usual"), *together, *fused]

@@ -1,0 +1,307 @@
+"""The paper's link-prediction table, every row, by one call (Sec. 3.2).
+
+    reproduce_lp(KB("dbp5l"), "table", ReproduceConfig())
+
+Each step writes its output into the folder and is skipped when that is there, so a run that was
+stopped goes on, and a folder can be finished over several days:
+
+    models/   Prix-LM: all, all-propagate, single/LANG, single-early/LANG     graph/   our ComplEx
+    baselines/MODEL-HOW/LANG or merged     fusion/     unseen/   the held-out-entity splits
+    rows/KEY.json and KEY.parquet          a row's figures, and the rank of every fact
+    table.json, table.md, table.png, checkpoints.json, checkpoints.png
+
+Everything is trained on train alone, chosen and fitted on valid, and ranked on test.
+"""
+
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prixlm.baselines import MODELS, BaselineConfig, load_baseline, train_baseline
+from prixlm.checkpoints import checkpoint_folder, checkpoint_steps, training_seconds
+from prixlm.complete import Completer
+from prixlm.errors import PrixError
+from prixlm.fusion import Fusion, FusionConfig
+from prixlm.graph import GraphConfig, GraphRanker, load_graph, train_graph
+from prixlm.heldout import SUBSETS, HeldOut, read_facts
+from prixlm.kb.disk import write_atomically
+from prixlm.kb.splits import SplitConfig, split_kb, unseen_triples
+from prixlm.kb.store import KB
+from prixlm.metrics import BEYOND
+from prixlm.model_ranking import ModelRanker
+from prixlm.pretrain import PretrainConfig, pretrain
+from prixlm.ranking import PerLanguage, Ranker
+from prixlm.results import Row, load_row, plot_curves, plot_rows, save_row, write_table
+from prixlm.tasks.link_prediction import figures_by_language, rank_facts, write_ranks
+from prixlm.training import Progress
+from prixlm.transfer import Transfer
+
+logger = logging.getLogger(__name__)
+_FINISHED = "model.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceConfig:
+    """What the table is made of; the defaults are for DBP-5L on two cores."""
+
+    pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("compact"))
+    propagate_epochs: int = 10  # of All with carried facts: twice as many facts
+    single_epochs: int = 30  # at most, of Single with early stopping
+    patience: int = 3  # validations without a better one before Single stops
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    beyond: int = 100  # up to here Prix-LM's exact ranks are found; those beyond count as 0
+    curve_facts: int = 200  # test facts of each language at each checkpoint
+    unseen: float = 0.05  # share of the concepts held out in the unseen-entities table
+    unseen_epochs: int = 6
+
+    def __post_init__(self) -> None:
+        counts = (self.propagate_epochs, self.single_epochs, self.patience, self.beyond)
+        if min(*counts, self.curve_facts, self.unseen_epochs) < 1 or not 0 < self.unseen < 1:
+            raise PrixError("counts are 1 or more, and unseen is a share between 0 and 1.")
+
+
+Made = tuple[Ranker, float | None]
+"""A ranker, and the seconds its training took."""
+
+
+class Reproduction:
+    """One folder, one KB: makes what is missing."""
+
+    def __init__(
+        self, kb: KB, to: Path, config: ReproduceConfig, progress: Progress | None = None
+    ) -> None:
+        self.kb, self.to, self.config, self.progress = kb, to, config, progress
+        self.langs = [lang for lang in kb.languages if kb.num_triples(lang, "test")]
+        if not self.langs or not kb.num_triples(split="valid"):
+            raise PrixError(
+                f"{kb.folder} has no test or no valid triples: make some with `prixlm split`."
+            )
+        self.makers: dict[str, Callable[[], Made]] = {
+            "usual": lambda: (Transfer(kb, "usual"), None),
+            "lookup": lambda: (Transfer(kb, "lookup"), None),
+            "pairs": lambda: (Transfer(kb), None),
+            "graph": self._graph,
+        }
+        for name in MODELS:
+            for how in ("default", "tuned"):
+                self.makers[f"{name.lower()}-{how}"] = partial(self._baselines, name, how)
+            self.makers[f"{name.lower()}-merged"] = partial(self._merged, name)
+        for kind in ("single", "single-early", "all", "all-propagate"):
+            for search in ("beam", "exact"):
+                self.makers[f"{kind}-{search}"] = partial(self._prix, kind, search)
+        self.makers["fused"] = self._fused
+
+    def row(self, key: str) -> Row:
+        """A row of the table, from its file or made now."""
+        if key not in self.makers:
+            raise PrixError(f"row {key}: expected one of {', '.join(self.makers)}.")
+        path = self.to / "rows" / f"{key}.json"
+        if path.exists():
+            return load_row(path)
+        logger.info("row %s", key)
+        ranker, training = self.makers[key]()
+        how, beyond = "exact", BEYOND
+        if key.endswith("-beam"):
+            how, beyond = "beam K = 50, to rank 10", 10
+        elif key.endswith("-exact"):
+            how, beyond = f"exact, to rank {self.config.beyond}", self.config.beyond
+        facts = [read_facts(self.kb, lang) for lang in self.langs]
+        started = time.monotonic()
+        table = rank_facts(self.kb, ranker, facts, beyond=beyond)
+        seconds = time.monotonic() - started
+        row = Row(ranker.name, figures_by_language(table, beyond), how, training, seconds)
+        write_ranks(table, path.with_suffix(".parquet"))
+        save_row(row, path)
+        return row
+
+    def _model(self, kind: str, lang: str | None = None) -> tuple[Path, float | None]:
+        """The folder of a Prix-LM, pretrained now if it is not there."""
+        folder = self.to / "models" / kind
+        folder = folder / lang if lang else folder
+        if not (folder / _FINISHED).exists():
+            pretrain(self.kb, folder, self._settings(kind, lang), self.progress)
+        return folder, training_seconds(folder)
+
+    def _settings(self, kind: str, lang: str | None) -> PretrainConfig:
+        config = self.config.pretrain
+        supply, training = config.supply, config.training
+        if lang is not None:
+            supply = dataclasses.replace(supply, langs=(lang,))
+        epochs = config.epochs
+        if kind == "all-propagate":
+            supply = dataclasses.replace(supply, propagate=True)
+            epochs = self.config.propagate_epochs
+        if kind == "single-early":
+            epochs = self.config.single_epochs
+            every = max(1, self.kb.num_triples(lang, "train") * 2 // config.batch)
+            training = dataclasses.replace(
+                training, patience=self.config.patience, validate_every=every, checkpoints=(1.0,)
+            )
+        return dataclasses.replace(config, supply=supply, training=training, epochs=epochs)
+
+    def _prix(self, kind: str, search: Any, batch: int = 32) -> Made:
+        titles = {
+            "all": "Prix-LM (All)",
+            "all-propagate": "Prix-LM (All), with carried facts",
+            "single": "Prix-LM (Single), epochs of All",
+            "single-early": "Prix-LM (Single), early stop",
+        }
+        title = f"{titles[kind]}, {search}"
+        options = {"search": search, "batch": batch, "name": title, "progress": self.progress}
+        if kind.startswith("all"):
+            folder, seconds = self._model(kind)
+            return ModelRanker(Completer(folder, self.kb, self.progress), **options), seconds
+        models = {lang: self._model(kind, lang) for lang in self.langs}
+        rankers = {
+            lang: ModelRanker(Completer(folder, self.kb, self.progress), **options)
+            for lang, (folder, _) in models.items()
+        }
+        return PerLanguage(title, rankers), sum(seconds or 0.0 for _, seconds in models.values())
+
+    def _graph(self) -> Made:
+        folder = self.to / "graph"
+        if not (folder / _FINISHED).exists():
+            train_graph(self.kb, folder, self.config.graph, self.progress)
+        ranker = GraphRanker(self.kb, load_graph(folder), name="ComplEx, merged graph (ours)")
+        return ranker, training_seconds(folder)
+
+    def _baseline(self, folder: Path, config: BaselineConfig, lang: str | None) -> Made:
+        if not (folder / "baseline.json").exists():
+            train_baseline(self.kb, folder, config, lang, self.progress)
+        settings = json.loads((folder / "baseline.json").read_text("utf-8"))
+        return load_baseline(self.kb, folder), float(settings["seconds"])
+
+    def _baselines(self, name: str, how: str) -> Made:
+        config = BaselineConfig.default(name) if how == "default" else BaselineConfig.tuned(name)
+        folder = self.to / "baselines" / f"{name.lower()}-{how}"
+        made = {lang: self._baseline(folder / lang, config, lang) for lang in self.langs}
+        title = f"{name}, {how}"
+        rankers = {lang: ranker for lang, (ranker, _) in made.items()}
+        return PerLanguage(title, rankers), sum(seconds or 0.0 for _, seconds in made.values())
+
+    def _merged(self, name: str) -> Made:
+        folder = self.to / "baselines" / f"{name.lower()}-merged"
+        ranker, seconds = self._baseline(folder, BaselineConfig.tuned(name, merged=True), None)
+        ranker.name = f"{name}, merged graph"
+        return ranker, seconds
+
+    def _fused(self) -> Made:
+        """The model, the links and the graph together; its training time is all of theirs."""
+        model, first = self._prix("all-propagate", "exact")
+        graph, second = self._graph()
+        rankers = [model, Transfer(self.kb), Transfer(self.kb, "lookup"), graph]
+        folder = self.to / "fusion"
+        started = time.monotonic()
+        if not (folder / "fusion.json").exists():
+            Fusion.fit(self.kb, rankers, self.config.fusion, self.langs).save(folder)
+        fusion = Fusion.load(self.kb, rankers, folder)
+        return fusion, (first or 0.0) + (second or 0.0) + time.monotonic() - started
+
+    def checkpoints(self, kind: str = "all") -> dict[str, list[tuple[int, float]]]:
+        """Hits@10 by language at every kept checkpoint of a model (the paper's figure)."""
+        path = self.to / "checkpoints.json"
+        if path.exists():
+            found: dict[str, list[tuple[int, float]]] = json.loads(path.read_text("utf-8"))
+            return found
+        folder, _ = self._model(kind)
+        most = self.config.curve_facts
+        facts = [read_facts(self.kb, lang, most=most) for lang in self.langs]
+        curves: dict[str, list[tuple[int, float]]] = {lang: [] for lang in self.langs}
+        for step in checkpoint_steps(folder):
+            model = Completer(checkpoint_folder(folder, step), self.kb, self.progress)
+            table = rank_facts(self.kb, ModelRanker(model, search="beam"), facts)
+            for lang, parts in figures_by_language(table).items():
+                curves[lang].append((step, 100 * parts["all"].hits_10))
+        write_atomically(path, json.dumps(curves, indent=1) + "\n")
+        return curves
+
+    def unseen(self, links: Any) -> list[Row]:
+        """Facts of held-out entities, their links kept or removed: the model and its rivals."""
+        folder = self.to / "unseen" / links
+        path = folder / "rows.json"
+        if path.exists():
+            return [load_row(folder / f"{key}.json") for key in json.loads(path.read_text("utf-8"))]
+        if not (folder / "kb").is_dir():
+            config = SplitConfig(unseen=self.config.unseen, links=links, resplit=True)
+            split_kb(self.kb, folder / "kb", config)
+        kb = KB(folder / "kb")
+        settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
+        if not (folder / "model" / _FINISHED).exists():
+            pretrain(kb, folder / "model", settings, self.progress)
+        facts = unseen_facts(kb, self.langs)
+        title = f"Prix-LM (All), links {'kept' if links == 'keep' else 'removed'}"
+        model = ModelRanker(
+            Completer(folder / "model", kb, self.progress),
+            search="beam",
+            name=title,
+            progress=self.progress,
+        )
+        rankers: dict[str, Made] = {
+            "usual": (Transfer(kb, "usual"), None),
+            "model": (model, training_seconds(folder / "model")),
+        }
+        rows = []
+        for key, (ranker, seconds) in rankers.items():
+            table = rank_facts(kb, ranker, facts)
+            rows.append(Row(ranker.name, figures_by_language(table), "unseen facts", seconds))
+            write_ranks(table, folder / f"{key}.parquet")
+            save_row(rows[-1], folder / f"{key}.json")
+        write_atomically(path, json.dumps(list(rankers)) + "\n")
+        return rows
+
+
+def unseen_facts(kb: KB, langs: Sequence[str], most: int | None = None) -> list[HeldOut]:
+    """The test facts whose subject or object no train triple has."""
+    table = unseen_triples(kb, links=False)
+    keys = _keys(*(table[name].to_numpy() for name in ("subject", "relation", "object")))
+    found = []
+    for lang in langs:
+        facts = read_facts(kb, lang)
+        rows = np.isin(_keys(facts.queries.subject, facts.queries.relation, facts.objects), keys)
+        if rows.any():
+            found.append(facts.select(np.flatnonzero(rows)[:most]))
+    return found
+
+
+def _keys(subject: Any, relation: Any, object_: Any) -> np.ndarray[Any, Any]:
+    """One text for each fact: three numbers do not fit into one."""
+    parts = np.stack([np.asarray(x, np.int64) for x in (subject, relation, object_)], axis=1)
+    return np.ascontiguousarray(parts).view([("", np.int64)] * 3).reshape(-1)
+
+
+def reproduce_lp(
+    kb: KB,
+    to: Path | str,
+    config: ReproduceConfig | None = None,
+    rows: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """The rows that are asked for, or all; written as a table with a plot."""
+    to = Path(to)
+    work = Reproduction(kb, to, config or ReproduceConfig(), progress)
+    everything = rows is None
+    wanted = list(work.makers) if rows is None else list(rows)
+    found = [work.row(key) for key in wanted]
+    if everything:
+        curves = work.checkpoints()
+        plot_curves(
+            {name: [(float(x), y) for x, y in points] for name, points in curves.items()},
+            to / "checkpoints.png",
+            "Hits@10 (%)",
+            "Link prediction over checkpoints",
+        )
+    tables = {"Link prediction": found}
+    if everything:
+        tables["Unseen entities"] = work.unseen("keep") + work.unseen("remove")
+    write_table(to, tables, SUBSETS)
+    plot_rows(found, to / "table.png")
+    return found

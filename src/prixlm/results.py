@@ -1,0 +1,196 @@
+"""Rows of a task's table: figures by language and subset, as files, tables and plots.
+
+row = Row("links: pairs", figures_by_language(table), "exact")
+save_row(row, Path("rows/pairs.json"))
+print_rows(console, rows); markdown(rows); plot_rows(rows, Path("table.png"))
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from prixlm.errors import PrixError
+from prixlm.kb.disk import write_atomically
+from prixlm.metrics import Figures, mean_figures
+from prixlm.report import shown
+
+METRICS = {"hits_1": "Hits@1", "hits_3": "Hits@3", "hits_10": "Hits@10", "mrr": "MRR"}
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One ranker's figures."""
+
+    title: str
+    figures: dict[str, dict[str, Figures]]  # by language and subset
+    how: str  # which search gave the ranks, and on which facts
+    training_seconds: float | None = None  # none where nothing is trained
+    ranking_seconds: float | None = None
+
+    def cell(self, lang: str, subset: str) -> Figures:
+        """A language's figures, or the plain mean over languages, as the paper has it."""
+        if lang == MEAN:
+            return mean_figures([parts[subset] for parts in self.figures.values()])
+        return self.figures[lang][subset]
+
+
+def save_row(row: Row, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(row_values(row), indent=1) + "\n")
+
+
+def row_values(row: Row) -> dict[str, Any]:
+    return dataclasses.asdict(row)
+
+
+def load_row(path: Path) -> Row:
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        figures = {
+            lang: {name: Figures(**part) for name, part in parts.items()}
+            for lang, parts in values.pop("figures").items()
+        }
+        return Row(figures=figures, **values)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise PrixError(f"{path} is no row of a table ({error}): remove it.") from None
+
+
+def print_rows(
+    console: Console,
+    rows: Sequence[Row],
+    metrics: Sequence[str] = ("hits_1", "hits_10", "mrr"),
+    subsets: Sequence[str] = ("all",),
+) -> None:
+    """A table for each figure and subset: a line for each row, a column for each language."""
+    for subset in subsets:
+        for metric in metrics:
+            title = METRICS[metric] if subset == "all" else f"{METRICS[metric]}, {subset}"
+            table = Table(title=f"{title} (%)", title_style="bold")
+            table.add_column("row")
+            langs = [*_languages(rows), MEAN]
+            for lang in langs:
+                table.add_column(lang, justify="right", no_wrap=True)
+            for row in rows:
+                table.add_row(
+                    shown(row.title), *(_percent(row, lang, subset, metric) for lang in langs)
+                )
+            console.print(table)
+
+
+def markdown(rows: Sequence[Row], subsets: Sequence[str] = ("all",)) -> str:
+    """The same as Markdown: Hits@1 / Hits@10 / MRR in each cell."""
+    langs = [*_languages(rows), MEAN]
+    parts = []
+    for subset in subsets:
+        lines = [
+            f"**{subset}** facts: Hits@1 / Hits@10 / MRR (%)",
+            "",
+            "| row | " + " | ".join(langs) + " | ranks | training |",
+            "| --- |" + " --- |" * (len(langs) + 2),
+        ]
+        for row in rows:
+            cells = [
+                " / ".join(_percent(row, lang, subset, m) for m in ("hits_1", "hits_10", "mrr"))
+                for lang in langs
+            ]
+            title = row.title.replace("|", "\\|")
+            lines.append(f"| {title} | " + " | ".join(cells) + f" | {row.how} | {minutes(row)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_table(to: Path, tables: Mapping[str, Sequence[Row]], subsets: Sequence[str]) -> None:
+    """Tables by title, as Markdown and JSON: table.md, table.json."""
+    to.mkdir(parents=True, exist_ok=True)
+    parts = [
+        (f"## {title}\n\n" if title else "") + markdown(rows, subsets)
+        for title, rows in tables.items()
+    ]
+    write_atomically(to / "table.md", "\n".join(parts))
+    values = {title or "rows": [row_values(row) for row in rows] for title, rows in tables.items()}
+    write_atomically(to / "table.json", json.dumps(values, indent=1) + "\n")
+
+
+def minutes(row: Row) -> str:
+    if row.training_seconds is None:
+        return "none"
+    if row.training_seconds < 90:
+        return f"{row.training_seconds:.0f} s"
+    return f"{row.training_seconds / 60:.0f} min"
+
+
+def plot_rows(rows: Sequence[Row], path: Path, metric: str = "mrr") -> None:
+    """Bars by language, all facts and those that stand in no other language side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    langs = [*_languages(rows), MEAN]
+    subsets = [name for name in ("all", "no transfer") if name in _subsets(rows)]
+    figure = Figure(figsize=(10, 3.4 * len(subsets) + 0.22 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(subsets), squeeze=False)[:, 0]
+    width = 0.85 / max(1, len(rows))
+    for axes, subset in zip(panels, subsets, strict=True):
+        for number, row in enumerate(rows):
+            values = [100 * getattr(row.cell(lang, subset), metric) for lang in langs]
+            places = [place + number * width for place in range(len(langs))]
+            axes.bar(places, values, width, label=_plain(row.title), color=_colour(number))
+        axes.set_xticks([place + 0.425 - width / 2 for place in range(len(langs))], langs)
+        axes.set(ylabel=f"{METRICS[metric]} (%)", title=f"{subset} facts")
+        axes.grid(axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+def plot_curves(
+    curves: dict[str, list[tuple[float, float]]], path: Path, ylabel: str, title: str
+) -> None:
+    """Results over checkpoints: a line for each language."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (name, points) in enumerate(curves.items()):
+        xs, ys = zip(*points, strict=True)
+        axes.plot(xs, ys, marker="o", label=_plain(name), color=_colour(number))
+    axes.set(xlabel="step", ylabel=ylabel, title=title, ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _plain(text: str) -> str:
+    """For matplotlib, which reads $...$ as mathematics and _ as hidden."""
+    return text.replace("$", r"\$").lstrip("_")
+
+
+def _colour(number: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["tab20"](number % 20)
+
+
+def _languages(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(lang for row in rows for lang in row.figures))
+
+
+def _subsets(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(s for row in rows for parts in row.figures.values() for s in parts))
+
+
+def _percent(row: Row, lang: str, subset: str, metric: str) -> str:
+    if lang != MEAN and lang not in row.figures:
+        return "–"
+    value = getattr(row.cell(lang, subset), metric)
+    return "–" if value != value else f"{100 * value:.1f}"
