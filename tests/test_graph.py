@@ -43,6 +43,22 @@ def test_the_loss_is_softmax_over_all_entities_and_the_3_norm() -> None:
     )
 
 
+def test_the_relation_is_a_second_target() -> None:
+    model = ComplEx(7, 2, 3, seed=1)
+    with torch.no_grad():
+        model.entity.mul_(1000), model.relation.mul_(1000)
+    subject, relation, target = (torch.tensor(x) for x in ([0, 3], [1, 2], [4, 6]))
+    # The score of a triple is the same, whichever part of it is asked for.
+    by_relation = model.between(subject, target) @ model.relation.T
+    for number in range(4):
+        asked = torch.full((2,), number)
+        scores = (model.queries(subject, asked) * model.entity[target]).sum(1)
+        torch.testing.assert_close(by_relation[:, number], scores)
+    extra = torch.nn.functional.cross_entropy(by_relation, relation, reduction="sum")
+    plain = model.loss(subject, relation, target, 0.5)
+    torch.testing.assert_close(model.loss(subject, relation, target, 0.5, 0.3), plain + 0.3 * extra)
+
+
 def test_training_learns_and_goes_on_and_ranks_exactly(toy: KB, tmp_path: Path) -> None:
     model = train_graph(toy, tmp_path / "graph", SMALL)
     task = GraphTask(toy, SMALL)

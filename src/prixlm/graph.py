@@ -1,7 +1,8 @@
 """A graph embedding of our own: ComplEx on the merged graph of all languages.
 
 ComplEx (Trouillon et al., 2016) as Lacroix et al. (2018) train it: reciprocal relations, softmax
-over all entities, the nuclear 3-norm as regulariser, Adagrad. Entities are concepts, so the facts
+over all entities, the nuclear 3-norm as regulariser, Adagrad; and the relation as a second target
+(Chen et al., 2021), which costs little. Entities are concepts, so the facts
 of a language help every other; the candidates are the entities of the asked language. It uses no
 names at all, and knows nothing of an entity without train triples.
 
@@ -48,6 +49,7 @@ class GraphConfig:
     epochs: int = 25
     batch: int = 1000  # triples of an update, either direction
     regulariser: float = 0.05
+    relations: float = 0.0  # weight of predicting the relation from both ends
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
             optimizer="adagrad",
@@ -62,8 +64,8 @@ class GraphConfig:
     )
 
     def __post_init__(self) -> None:
-        if min(self.rank, self.epochs, self.batch) < 1 or self.regulariser < 0:
-            raise PrixError("rank, epochs and batch are 1 or more, the regulariser 0 or more.")
+        if min(self.rank, self.epochs, self.batch) < 1 or min(self.regulariser, self.relations) < 0:
+            raise PrixError("rank, epochs and batch are 1 or more, the weights 0 or more.")
 
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(dataclasses.asdict(self)).encode()).hexdigest()
@@ -95,10 +97,27 @@ class ComplEx(nn.Module):
         subject, relation, candidates = (x.to(device) for x in (subject, relation, candidates))
         return self.queries(subject, relation) @ self.entity[candidates].T
 
-    def loss(self, subject: Tensor, relation: Tensor, target: Tensor, weight: float) -> Tensor:
+    def between(self, subject: Tensor, target: Tensor) -> Tensor:
+        """What is multiplied with all relations: (B, H)."""
+        a, b = torch.chunk(self.entity[subject], 2, dim=1)
+        c, d = torch.chunk(self.entity[target], 2, dim=1)
+        return torch.cat([a * c + b * d, a * d - b * c], dim=1)
+
+    def loss(
+        self,
+        subject: Tensor,
+        relation: Tensor,
+        target: Tensor,
+        weight: float,
+        relations: float = 0.0,
+    ) -> Tensor:
         """The sum of cross entropies over all entities, and of the 3-norms of what is used."""
         bias = self.entity.new_zeros(len(self.entity))
         total = linear_cross_entropy(self.queries(subject, relation), self.entity, bias, target)
+        if relations:
+            bias = self.relation.new_zeros(len(self.relation))
+            between = self.between(subject, target)
+            total = total + relations * linear_cross_entropy(between, self.relation, bias, relation)
         if weight:
             used = (self.entity[subject], self.relation[relation], self.entity[target])
             total = total + weight * sum((_modulus(part) ** 3).sum() for part in used)
@@ -140,7 +159,8 @@ class GraphTask:
     def loss(self, model: ComplEx, batch: Array) -> Tensor:
         device = model.entity.device
         subject, relation, target = (torch.from_numpy(row).to(device) for row in batch)
-        return model.loss(subject, relation, target, self.config.regulariser)
+        config = self.config
+        return model.loss(subject, relation, target, config.regulariser, config.relations)
 
     def validate(self, model: ComplEx) -> dict[str, float]:
         """Nats per valid triple. What is valid in one language may be trained on in another."""
