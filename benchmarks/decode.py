@@ -30,10 +30,11 @@ from prixlm import KB, import_kb
 from prixlm.complete import Completer
 from prixlm.decode import Found, beam_search, exact_search
 from prixlm.facts import Query
+from prixlm.kb.merged import ragged_ranges
 from prixlm.model import PrixLM
 from prixlm.stepper import Stepper
 from prixlm.tokens import Ragged
-from prixlm.trie import Trie, open_trie, ragged_ranges
+from prixlm.trie import Trie, open_trie
 from prixlm.trim import pieces_to_keep
 
 Array = np.ndarray[Any, Any]

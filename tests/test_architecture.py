@@ -26,7 +26,7 @@ LAYERS = [
     ["tokens", "report", "card", "configs", "terminal", "metrics"],
     ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie"],
     ["model", "supply", "ranking"],
-    ["compact", "training", "stepper", "transfer"],
+    ["compact", "training", "stepper", "transfer", "rules"],
     ["pretrain", "walk", "graph", "heldout"],
     ["estimate", "decode", "baselines", "fusion", "tasks.link_prediction"],
     ["complete"],
@@ -39,7 +39,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
     *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie"),
-    *("metrics", "ranking", "transfer", "heldout"),
+    *("metrics", "ranking", "transfer", "rules", "heldout"),
 ]
 
 

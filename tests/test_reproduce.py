@@ -91,16 +91,16 @@ def table(kb: KB, quick_baselines: None, tmp_path_factory: pytest.TempPathFactor
 
 def test_every_row_is_there_with_its_ranks(kb: KB, table: Path) -> None:
     keys = list(Reproduction(kb, table, TINY).makers)
-    assert len(keys) == 3 + 1 + 9 + 8 + 1
+    assert len(keys) == 5 + 1 + 9 + 8 + 1
     values = json.loads((table / "table.json").read_text())
-    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [22, 4]
+    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [24, 4]
     tested = kb.num_triples(split="test")
     for key in keys:
         row = load_row(table / "rows" / f"{key}.json")
         assert set(row.figures) == {"en", "fi"}
         ranks = pq.read_table(table / "rows" / f"{key}.parquet")
         assert len(ranks) == tested and ranks["rank"].to_numpy().min() >= 1
-        no_training = key in ("usual", "lookup", "pairs")
+        no_training = key in ("usual", "lookup", "pairs", "paths", "similar")
         assert (row.training_seconds is None) == no_training
     assert "| fused |" in (table / "table.md").read_text()
     for picture in ("table.png", "checkpoints.png"):

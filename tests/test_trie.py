@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prixlm.kb.merged import ragged_ranges
 from prixlm.tokens import Ragged
-from prixlm.trie import Trie, ragged_ranges
+from prixlm.trie import Trie
 
 NAMES = st.lists(st.lists(st.integers(0, 5), max_size=5), max_size=30)
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from prixlm.kb.merged import ragged_ranges
 from prixlm.model import PrixLM
 from prixlm.stepper import Asked, NewTokens, Stepper
-from prixlm.trie import Trie, ragged_ranges
+from prixlm.trie import Trie
 from prixlm.walk import Beams, Walk
 
 Array = np.ndarray[Any, Any]

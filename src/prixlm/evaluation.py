@@ -8,13 +8,14 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from prixlm.errors import PrixError
 from prixlm.heldout import SUBSETS, read_facts
 from prixlm.kb.store import KB
 from prixlm.ranking import Ranker
 from prixlm.results import Row, plot_rows, write_table
+from prixlm.rules import Rules
 from prixlm.tasks.link_prediction import (
     figures_by_language,
     figures_by_relation,
@@ -111,7 +112,8 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
         for folder in config.graphs
     ]
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
-    links: list[Any] = [Transfer(kb, "lookup"), Transfer(kb)]
-    together = [*links, *models, *graphs, *others]
+    links: list[Ranker] = [Transfer(kb, "lookup"), Transfer(kb)]
+    rules: list[Ranker] = [Rules(kb, "paths"), Rules(kb)]
+    together = [*links, *rules, *models, *graphs, *others]
     fused: list[Ranker] = [Fusion.fit(kb, together, langs=config.langs)] if config.fuse else []
     return [Transfer(kb, "usual"), *together, *fused]

@@ -30,15 +30,7 @@ from prixlm.heldout import HeldOut, read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.merged import read_merged
 from prixlm.kb.store import KB
-from prixlm.metrics import BEYOND
-from prixlm.ranking import (
-    Queries,
-    Ranked,
-    Ranker,
-    make_ranked,
-    ranks_from_pairs,
-    scores_from_pairs,
-)
+from prixlm.ranking import PairRanker, Queries, Ranker
 
 Array = np.ndarray[Any, Any]
 _TREES, _SETTINGS = "fusion.skops", "fusion.json"
@@ -75,7 +67,7 @@ class Candidates:
     features: Array  # (N, F)
 
 
-class Fusion:
+class Fusion(PairRanker):
     """A ranker made of rankers."""
 
     def __init__(
@@ -167,17 +159,6 @@ class Fusion:
     def confidence(self, scores: Array) -> Array:
         """Scores as probabilities that the fact holds."""
         return np.asarray(self.isotonic.predict(scores)) if len(scores) else np.zeros(0)
-
-    def best(self, queries: Queries, k: int) -> Ranked:
-        return make_ranked(len(queries), *self.scored(queries), k)
-
-    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
-        candidates = len(self.kb.entity_range(queries.lang))
-        ranks = ranks_from_pairs(queries, *self.scored(queries), objects, candidates)
-        return np.where(ranks > beyond, np.inf, ranks)
-
-    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        return scores_from_pairs(self.scored(queries), owner, entity)
 
     def save(self, folder: Path | str) -> None:
         import skops.io

@@ -18,10 +18,11 @@ import numpy as np
 from prixlm.complete import Completer
 from prixlm.decode import Found, beam_search, exact_ranks, exact_search, score_nodes
 from prixlm.errors import PrixError
+from prixlm.kb.merged import ragged_ranges
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, make_ranked
 from prixlm.tokens import Progress
-from prixlm.trie import Trie, ragged_ranges
+from prixlm.trie import Trie
 
 Array = np.ndarray[Any, Any]
 

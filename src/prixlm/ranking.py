@@ -16,9 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from prixlm.errors import PrixError
+from prixlm.kb.merged import ragged_ranges
+from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
 
 Array = np.ndarray[Any, Any]
+_CHUNK = 1024
+"""Queries that are scored together."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,62 @@ def drop_hidden(queries: Queries, owner: Array, entity: Array) -> Array:
 
 def _keys(owner: Array, entity: Array) -> Array:
     return (owner.astype(np.int64) << 32) | entity.astype(np.int64)
+
+
+class PairRanker:
+    """A ranker that scores some pairs of query and object, and has nothing to say of the others."""
+
+    name: str
+    kb: KB
+
+    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Query, object and score of every pair with a score; hidden ones are left out."""
+        raise NotImplementedError
+
+    def best(self, queries: Queries, k: int) -> Ranked:
+        return make_ranked(len(queries), *self.scored(queries), k)
+
+    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
+        candidates = len(self.kb.entity_range(queries.lang))
+        ranks = ranks_from_pairs(queries, *self.scored(queries), objects, candidates)
+        return np.where(ranks > beyond, np.inf, ranks)
+
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        return scores_from_pairs(self.scored(queries), owner, entity)
+
+
+class ConceptRanker(PairRanker):
+    """A pair ranker that scores concepts, some queries at a time."""
+
+    def __init__(self, kb: KB, name: str) -> None:
+        self.kb, self.name = kb, name
+        self.concept = kb.concepts().astype(np.int64)
+
+    def weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Query, concept and score of every pair with a score."""
+        raise NotImplementedError
+
+    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
+        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
+        for start in range(0, len(queries), _CHUNK):
+            some = queries.select(np.arange(start, min(start + _CHUNK, len(queries))))
+            owner, entity, score = self._named(queries.lang, *self.weigh(some))
+            kept = drop_hidden(some, owner, entity)
+            parts.append((owner[kept] + start, entity[kept], score[kept]))
+        owner, entity, score = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return owner, entity, score
+
+    def _named(
+        self, lang: str, owner: Array, target: Array, score: Array
+    ) -> tuple[Array, Array, Array]:
+        """Concepts as the entities that a language has of them."""
+        own = self.kb.entity_range(lang)
+        concepts = self.concept[own.start : own.stop]
+        order = np.argsort(concepts, kind="stable")
+        low = np.searchsorted(concepts, target, sorter=order)
+        high = np.searchsorted(concepts, target, side="right", sorter=order)
+        place, row = ragged_ranges(low, high)
+        return owner[row], order[place] + own.start, score[row]
 
 
 class PerLanguage:

@@ -40,6 +40,7 @@ from prixlm.model_ranking import ModelRanker
 from prixlm.pretrain import PretrainConfig, pretrain
 from prixlm.ranking import PerLanguage, Ranker
 from prixlm.results import Row, load_row, plot_curves, plot_rows, save_row, write_table
+from prixlm.rules import Rules
 from prixlm.tasks.link_prediction import figures_by_language, rank_facts, write_ranks
 from prixlm.training import Progress
 from prixlm.transfer import Transfer
@@ -89,6 +90,8 @@ class Reproduction:
             "usual": lambda: (Transfer(kb, "usual"), None),
             "lookup": lambda: (Transfer(kb, "lookup"), None),
             "pairs": lambda: (Transfer(kb), None),
+            "paths": lambda: (Rules(kb, "paths"), None),
+            "similar": lambda: (Rules(kb), None),
             "graph": self._graph,
         }
         for name in MODELS:
@@ -198,7 +201,8 @@ class Reproduction:
         """The model, the links and the graph together; its training time is all of theirs."""
         model, first = self._prix("all-propagate", "exact")
         graph, second = self._graph()
-        rankers = [model, Transfer(self.kb), Transfer(self.kb, "lookup"), graph]
+        links = [Transfer(self.kb), Transfer(self.kb, "lookup")]
+        rankers = [model, *links, Rules(self.kb, "paths"), Rules(self.kb), graph]
         folder = self.to / "fusion"
         started = time.monotonic()
         if not (folder / "fusion.json").exists():

@@ -25,18 +25,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_array
 
-from prixlm.kb.merged import group_starts, read_merged
+from prixlm.kb.merged import group_starts, ragged_ranges, read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
-from prixlm.ranking import (
-    Queries,
-    Ranked,
-    drop_hidden,
-    make_ranked,
-    ranks_from_pairs,
-    scores_from_pairs,
-)
-from prixlm.trie import ragged_ranges
+from prixlm.ranking import ConceptRanker, Queries, Ranked
 
 Array = np.ndarray[Any, Any]
 PRIOR = 0.3
@@ -44,11 +36,9 @@ PRIOR = 0.3
 66.35, 66.37, 66.38, 66.32, 65.94 at 0.02, 0.1, 0.2, 0.3, 0.5, 1."""
 _CERTAIN = 1 - 1e-6
 """No evidence is more than this: among certain objects the other evidence decides."""
-_CHUNK = 1024
-"""Queries that are scored together."""
 
 
-class Transfer:
+class Transfer(ConceptRanker):
     """A ranker along links."""
 
     def __init__(
@@ -58,10 +48,9 @@ class Transfer:
         *,
         prior: float = PRIOR,
     ) -> None:
-        self.name = "usual object" if rule == "usual" else f"links: {rule}"
-        self.kb, self.rule, self.prior = kb, rule, prior
+        super().__init__(kb, "usual object" if rule == "usual" else f"links: {rule}")
+        self.rule, self.prior = rule, prior
         self.num_relations = kb.num_relations
-        self.concept = kb.concepts().astype(np.int64)
         self.merged = read_merged(kb)
         self.starts = np.searchsorted(
             self.merged.source, np.arange(int(self.concept.max(initial=-1)) + 2)
@@ -84,25 +73,10 @@ class Transfer:
         together.data /= np.repeat(counts, np.diff(together.indptr))
         return together
 
-    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, object and score of every pair with evidence; hidden ones are left out.
-
-        The score is -log(1 - p), p the noisy-or; in a lookup, how many languages say so; of usual
-        objects, their share.
-        """
-        parts = []
-        for start in range(0, len(queries), _CHUNK):
-            rows = np.arange(start, min(start + _CHUNK, len(queries)))
-            some = queries.select(rows)
-            evidence = self._rules[self.rule](some)
-            owner, entity, score = self._named(queries.lang, *evidence)
-            kept = drop_hidden(some, owner, entity)
-            parts.append((owner[kept] + start, entity[kept], score[kept]))
-        owner, entity, score = (
-            np.concatenate(column) if parts else np.zeros(0, np.int64)
-            for column in (zip(*parts, strict=True) if parts else ((), (), ()))
-        )
-        return owner, entity, score
+    def weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Scores are -log(1 - p), p the noisy-or; in a lookup, how many languages say so; of usual
+        objects, their share."""
+        return self._rules[self.rule](queries)
 
     def _look_up(self, queries: Queries) -> tuple[Array, Array, Array]:
         """Query, concept and number of languages that state this very fact."""
@@ -161,29 +135,6 @@ class Transfer:
         self.object = target[order]
         self.object_share = counts[order] / total[relation]
         self.object_starts = np.searchsorted(relation, np.arange(self.num_relations + 1))
-
-    def _named(
-        self, lang: str, owner: Array, target: Array, score: Array
-    ) -> tuple[Array, Array, Array]:
-        """Concepts as the entities that a language has of them."""
-        own = self.kb.entity_range(lang)
-        concepts = self.concept[own.start : own.stop]
-        order = np.argsort(concepts, kind="stable")
-        low = np.searchsorted(concepts, target, sorter=order)
-        high = np.searchsorted(concepts, target, side="right", sorter=order)
-        place, row = ragged_ranges(low, high)
-        return owner[row], order[place] + own.start, score[row]
-
-    def best(self, queries: Queries, k: int) -> Ranked:
-        return make_ranked(len(queries), *self.scored(queries), k)
-
-    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
-        candidates = len(self.kb.entity_range(queries.lang))
-        ranks = ranks_from_pairs(queries, *self.scored(queries), objects, candidates)
-        return np.where(ranks > beyond, np.inf, ranks)
-
-    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        return scores_from_pairs(self.scored(queries), owner, entity)
 
     def origins(self, queries: Queries, ranked: Ranked) -> list[list[str]]:
         """For each answer, the languages whose train triples have its pair of things."""

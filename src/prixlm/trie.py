@@ -148,14 +148,6 @@ def open_trie(cache: TokenCache, lang: str, entities: range, longest: int) -> Tr
     return Trie.open(folder)
 
 
-def ragged_ranges(starts: Array, ends: Array) -> tuple[Array, Array]:
-    """All numbers of some ranges one after another, and the range that each is from."""
-    counts = ends - starts
-    owner = np.repeat(np.arange(len(starts)), counts)
-    shift = np.repeat(starts - np.cumsum(counts) + counts, counts)
-    return np.arange(len(owner)) + shift, owner
-
-
 def _from_nodes(token: Array, parent: Array, node: Array, entity: Array) -> Trie:
     """A trie from its nodes in order, and the last node of each entity's name."""
     number = len(token)

@@ -63,3 +63,11 @@ def group_starts(*columns: Array) -> Array:
     for column in columns:
         differs[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(differs)
+
+
+def ragged_ranges(starts: Array, ends: Array) -> tuple[Array, Array]:
+    """All numbers of some ranges one after another, and the range that each is from."""
+    counts = ends - starts
+    owner = np.repeat(np.arange(len(starts)), counts)
+    shift = np.repeat(starts - np.cumsum(counts) + counts, counts)
+    return np.arange(len(owner)) + shift, owner
