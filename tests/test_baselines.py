@@ -39,10 +39,15 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> KB:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_ranks_are_those_of_pykeens_evaluator(kb: KB, model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inverse", [False, True])
+def test_ranks_are_those_of_pykeens_evaluator(
+    kb: KB, model: str, inverse: bool, tmp_path: Path
+) -> None:
     from pykeen.evaluation import RankBasedEvaluator
 
-    config = BaselineConfig(model=model, dim=8, epochs=20, batch=32, lr=0.05)
+    config = BaselineConfig(
+        model=model, dim=8, epochs=20, batch=32, lr=0.05, inverse=inverse, seed=3
+    )
     ranker = train_baseline(kb, tmp_path / "run", config, "en")
     facts = read_facts(kb, "en")
     own = figures(ranker.ranks(facts.queries, facts.objects))
@@ -58,6 +63,7 @@ def test_ranks_are_those_of_pykeens_evaluator(kb: KB, model: str, tmp_path: Path
     )
     assert own.mrr == pytest.approx(found.get_metric("tail.realistic.inverse_harmonic_mean_rank"))
     assert own.hits_1 == pytest.approx(found.get_metric("tail.realistic.hits_at_1"))
+    assert own.hits_3 == pytest.approx(found.get_metric("tail.realistic.hits_at_3"))
     assert own.hits_10 == pytest.approx(found.get_metric("tail.realistic.hits_at_10"))
 
 
@@ -90,7 +96,7 @@ def test_distances_are_pykeens_scores(kb: KB, model: str, tmp_path: Path) -> Non
     scorer: Any = ranker.model
     subject, relation = torch.tensor([0, 5, 9]), torch.tensor([0, 1, 2])
     candidates = torch.arange(3, 40)
-    expected = scorer.model.score_t(torch.stack([subject, relation], 1))[:, candidates]
+    expected = scorer.model.predict_t(torch.stack([subject, relation], 1))[:, candidates]
     torch.testing.assert_close(
         scorer.scores(subject, relation, candidates), expected, rtol=1e-4, atol=1e-4
     )

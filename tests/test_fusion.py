@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from prixlm import KB, PrixError, import_kb
-from prixlm.fusion import Fusion, FusionConfig
+from prixlm.fusion import Fusion, FusionConfig, Record
 from prixlm.heldout import read_facts
 from prixlm.metrics import BEYOND, figures
 from prixlm.ranking import Queries, Ranked, make_ranked, scores_from_pairs
+from prixlm.rules import Rules
 from prixlm.transfer import Transfer
 
 Array = np.ndarray[Any, Any]
@@ -91,7 +92,7 @@ def test_test_facts_change_nothing_in_the_fit(tmp_path: Path) -> None:
     for last in (0, 7):
         (tmp_path / str(last)).mkdir()
         kb = write_kb(tmp_path / str(last), last)
-        fusion = Fusion.fit(kb, [Transfer(kb), Transfer(kb, "lookup")], SMALL)
+        fusion = Fusion.fit(kb, [Guess(kb, 0), Transfer(kb), Rules(kb)], SMALL)
         queries = read_facts(kb, "en", "valid", hide=("train",)).queries
         fits.append(fusion.best(queries, 5))
     assert np.array_equal(fits[0].score, fits[1].score)
@@ -100,7 +101,7 @@ def test_test_facts_change_nothing_in_the_fit(tmp_path: Path) -> None:
 
 def test_features_are_those_counted_directly(kb: KB) -> None:
     rankers = [Guess(kb, 0), Transfer(kb)]
-    fusion = Fusion(kb, rankers, SMALL, None, None)
+    fusion = Fusion(kb, rankers, SMALL)
     facts = read_facts(kb, "en", "valid", most=6)
     found = fusion.candidates(facts.queries)
     concept = kb.concepts()
@@ -183,3 +184,17 @@ def test_too_little_to_fit_on_is_an_error(tmp_path: Path) -> None:
         Fusion.fit(kb, [Transfer(kb)])
     with pytest.raises(PrixError, match="held_out is between 0 and 1"):
         FusionConfig(held_out=1.0)
+
+
+def test_the_record_of_a_relation_leaves_out_the_fact_itself() -> None:
+    relation = np.array([0, 0, 0, 1])
+    right = np.array([[1, 0], [1, 0], [0, 0], [1, 1]])
+    record = Record.count(relation, right, 3)
+    assert record.facts.tolist() == [3, 1, 0]
+    overall = np.array([3 / 4, 1 / 4])
+    shares = record.shares(np.array([0, 1, 2]), 2.0)
+    assert shares[0] == pytest.approx((np.array([2, 0]) + 2 * overall) / 5)
+    assert shares[2] == pytest.approx(overall)  # no fact: that of all
+    alone = record.shares(relation, 2.0, without=right)
+    assert alone[0] == pytest.approx((np.array([1, 0]) + 2 * overall) / 4)
+    assert alone[3] == pytest.approx(overall)

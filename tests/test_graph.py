@@ -63,7 +63,7 @@ def test_training_learns_and_goes_on_and_ranks_exactly(toy: KB, tmp_path: Path) 
     model = train_graph(toy, tmp_path / "graph", SMALL)
     task = GraphTask(toy, SMALL)
     assert task.triples.shape[1] == 2 * 10  # merged: ten different facts, in both directions
-    again = load_graph(tmp_path / "graph")
+    again = load_graph(tmp_path / "graph", toy)
     assert torch.equal(again.entity, model.entity)
     ranker = GraphRanker(toy, again)
     [japan], [helsinki] = toy.find("フランス", "ja"), toy.find("パリ", "ja")
@@ -86,4 +86,18 @@ def test_an_embedding_of_another_kb_is_refused(toy: KB, tmp_path: Path) -> None:
     with pytest.raises(PrixError, match="was not made from"):
         GraphRanker(toy, ComplEx(3, 2, 4))
     with pytest.raises(PrixError, match="is no graph embedding"):
-        load_graph(tmp_path)
+        load_graph(tmp_path, toy)
+    train_graph(toy, tmp_path / "graph", dataclasses.replace(SMALL, epochs=1))
+    settings = tmp_path / "graph" / "graph.json"
+    settings.write_text(settings.read_text().replace(toy.fingerprint(), "another"))
+    with pytest.raises(PrixError, match="was trained on another KB"):
+        load_graph(tmp_path / "graph", toy)
+    broken = ComplEx(int(toy.concepts().max()) + 1, toy.num_relations, 4)
+    with torch.no_grad():
+        broken.entity.fill_(float("nan"))
+    nothing = np.zeros(0, np.int64)
+    queries = Queries(
+        "ja", np.array([toy.entity_range("ja").start]), np.zeros(1, int), np.zeros(2, int), nothing
+    )
+    with pytest.raises(PrixError, match="scores that are no numbers"):
+        GraphRanker(toy, broken).ranks(queries, queries.subject)

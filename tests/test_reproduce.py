@@ -91,16 +91,16 @@ def table(kb: KB, quick_baselines: None, tmp_path_factory: pytest.TempPathFactor
 
 def test_every_row_is_there_with_its_ranks(kb: KB, table: Path) -> None:
     keys = list(Reproduction(kb, table, TINY).makers)
-    assert len(keys) == 5 + 1 + 9 + 8 + 1
+    assert len(keys) == 6 + 1 + 9 + 8 + 1
     values = json.loads((table / "table.json").read_text())
-    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [24, 4]
+    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [25, 4]
     tested = kb.num_triples(split="test")
     for key in keys:
         row = load_row(table / "rows" / f"{key}.json")
         assert set(row.figures) == {"en", "fi"}
         ranks = pq.read_table(table / "rows" / f"{key}.parquet")
         assert len(ranks) == tested and ranks["rank"].to_numpy().min() >= 1
-        no_training = key in ("usual", "lookup", "pairs", "paths", "similar")
+        no_training = key in ("usual", "direct", "lookup", "pairs", "paths", "similar")
         assert (row.training_seconds is None) == no_training
     assert "| fused |" in (table / "table.md").read_text()
     for picture in ("table.png", "checkpoints.png"):
@@ -110,12 +110,19 @@ def test_every_row_is_there_with_its_ranks(kb: KB, table: Path) -> None:
 
 
 def test_what_is_there_is_not_made_again(kb: KB, table: Path, quick_baselines: None) -> None:
-    before = {path: path.stat().st_mtime_ns for path in table.rglob("*.safetensors")}
+    before = {path: path.read_bytes() for path in table.rglob("*.safetensors")}
     assert before
+    seconds = load_row(table / "rows" / "all-beam.json").training_seconds
     (table / "rows" / "all-beam.json").unlink()
     rows = reproduce_lp(kb, table, TINY, ["all-beam", "pairs"])
     assert [row.title for row in rows] == ["Prix-LM (All), beam", "links: pairs"]
-    assert before == {path: path.stat().st_mtime_ns for path in table.rglob("*.safetensors")}
+    assert before == {path: path.read_bytes() for path in table.rglob("*.safetensors")}
+    assert rows[0].training_seconds == seconds
+    values = json.loads((table / "table.json").read_text())
+    assert len(values["Link prediction"]) == 25  # all that is there, not only what was asked for
+    other = dataclasses.replace(TINY, curve_facts=6)
+    with pytest.raises(PrixError, match="was made with other settings: name another folder"):
+        reproduce_lp(kb, table, other, ["pairs"])
 
 
 def test_no_training_set_has_a_fact_of_valid_or_test(kb: KB) -> None:
@@ -152,19 +159,19 @@ def test_evaluation_writes_tables_and_answers(kb: KB, table: Path, tmp_path: Pat
     )
     rows, relations = evaluate_rankers(kb, config, tmp_path / "out")
     titles = [row.title for row in rows]
-    assert titles == [
-        "usual object",
-        "links: lookup",
-        "links: pairs",
-        "Prix-LM all",
-        "ComplEx graph",
-    ]
+    links = [f"links: {rule}" for rule in ("direct", "lookup", "pairs")]
+    rules = ["rules: paths", "rules: similar"]
+    assert titles == ["usual object", *links, *rules, "Prix-LM all", "ComplEx graph"]
     assert list(relations) == titles and all(len(part) == 2 for part in relations.values())
     answers = pq.read_table(tmp_path / "out" / "answers" / "prix-lm-all.parquet").to_pylist()
     assert len(answers) == kb.num_triples(split="test")
     for row in answers:
         if row["rank"] <= 10:  # the truth stands at its rank in the list
             assert row["answer"].index(row["object"]) + 1 == row["rank"]
+    carried = pq.read_table(tmp_path / "out" / "answers" / "links-lookup.parquet").to_pylist()
+    assert any(origin for row in carried for origin in row["origin"])
+    relations_ = json.loads((tmp_path / "out" / "relations" / "links-pairs.json").read_text())
+    assert sum(part["number"] for part in relations_.values()) == len(answers)
     assert (tmp_path / "out" / "table.md").exists() and (tmp_path / "out" / "table.png").exists()
 
 
@@ -178,6 +185,7 @@ def test_the_commands_rank_and_say_what_is_wrong(kb: KB, table: Path, tmp_path: 
     done = run.invoke(app, [*options, "--json", "--langs", "fi"])
     assert list(json.loads(done.stdout)["rows"][0]["figures"]) == ["fi"]
     shutil.copytree(table, tmp_path / "table")
+    (tmp_path / "table" / "reproduce.json").unlink()  # made with other settings than the default
     rows = ["reproduce", "lp", "--kb", str(kb.folder), "--to", str(tmp_path / "table")]
     done = run.invoke(app, [*rows, "--rows", "lookup,pairs"])
     assert done.exit_code == 0 and "links: pairs" in done.output
@@ -186,6 +194,7 @@ def test_the_commands_rank_and_say_what_is_wrong(kb: KB, table: Path, tmp_path: 
         "--search wide": "expected beam or exact",
         "--most 0": "--most is 1 or more",
         "--fuse --split valid": "evaluate it on test",
+        "--fuse --by-name": "leave out --by-name",
         "--langs sv": "no test triples in sv",
     }
     for option, message in wrong.items():
@@ -213,14 +222,16 @@ def test_rows_are_files_and_tables_and_hide_nothing(tmp_path: Path) -> None:
     save_row(row, tmp_path / "rows" / "a.json")
     assert repr(load_row(tmp_path / "rows" / "a.json")) == repr(row)
     text = markdown([row], ("all", "no transfer"))
-    assert "| a \\| $x$ [b] | 10.0 / 50.0 / 25.0 |" in text and "| 2 min |" in text
-    assert "– / – / –" in text
+    assert "| a \\| $x$ [b] | 10.0 / 20.0 / 50.0 / 25.0 |" in text and "| 2 min |" in text
+    assert "– / – / – / –" in text
     plot_rows([row, dataclasses.replace(row, title="_hidden")], tmp_path / "table.png")
     from rich.console import Console
 
     screen = Console(record=True, width=100)
     print_rows(screen, [row])
     assert "a | $x$ [b]" in screen.export_text()
+    beam = dataclasses.replace(row, how="beam K = 50, to rank 10")
+    assert "| 10.0 / 20.0 / 50.0 / – |" in markdown([beam])
     (tmp_path / "b.json").write_text("{}")
     with pytest.raises(PrixError, match="is no row of a table"):
         load_row(tmp_path / "b.json")

@@ -127,7 +127,8 @@ def test_links_carry_facts_over_but_none_that_a_language_holds_out(
         "en\tRome\tcountry\tItaly\ttrain",  # nobody else has Rome
         "en\tOslo\tcountry\tNorway\ttest",  # not known to training, so not carried
         "fi\tPariisi\tcountry\tRanska\ttest",  # English train has it: Finnish must not
-        "fi\tOslo\tpart of\tNorja\tvalid",
+        "fi\tOslo\tsister\tPariisi\tvalid",
+        "en\tOslo\tsister\tHelsinki\ttrain",  # another answer to a question that Finnish tests
         "sv\tHelsingfors\tcountry\tFinland\ttrain",
     ]
     (tmp_path / "facts.tsv").write_text(

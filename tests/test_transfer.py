@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from prixlm import KB
+from prixlm import KB, ranking
 from prixlm.ranking import Queries
 from prixlm.transfer import PRIOR, Transfer
 
@@ -97,3 +97,35 @@ def test_usual_objects_are_the_most_frequent_of_the_relation(toy: KB) -> None:
     share = sum(o == euros[0] for _, o in merged) / len(merged)
     assert ranked.score == pytest.approx([share]) and 0 < share < 1
     assert rule.name == "usual object"
+
+
+def test_direct_links_do_not_go_by_way_of_a_third_language(toy: KB) -> None:
+    direct, merged = Transfer(toy, "direct"), Transfer(toy, "lookup")
+    # Helsinki: Japanese is linked to Finnish, Finnish to English. Finland: Japanese to English.
+    queries = ask(toy, "ja", "ヘルシンキ", "country")
+    assert answers(toy, merged, queries) == ["フィンランド"]
+    assert answers(toy, direct, queries) == []  # Finnish says it, of a Finland not linked to it
+    queries = ask(toy, "ja", "フランス", "capital")
+    assert answers(toy, direct, queries) == ["パリ"]  # its own train
+    assert answers(toy, direct, ask(toy, "en", "Helsinki", "country")) == ["Finland"]
+    assert direct.best(ask(toy, "en", "Helsinki", "country"), 1).score.tolist() == [2.0]  # fi too
+
+
+def test_parts_of_many_queries_make_no_difference(toy: KB, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Transfer(toy)
+    english = toy.entity_range("en")
+    subjects = np.repeat(np.arange(english.start, english.stop), toy.num_relations)
+    relations = np.tile(np.arange(toy.num_relations), len(english))
+    none = np.zeros(0, np.int64)
+    queries = Queries("en", subjects, relations, np.zeros(len(subjects) + 1, np.int64), none)
+    objects = np.full(len(queries), english.start)
+    whole, ranks = rule.best(queries, 3), rule.ranks(queries, objects)
+    owner = whole.owners()[::-1]
+    scores = rule.scores(queries, owner, whole.entity[::-1])
+    monkeypatch.setattr(ranking, "_CHUNK", 4)
+    parts = rule.best(queries, 3)
+    for name in ("offset", "entity", "score"):
+        assert np.array_equal(getattr(whole, name), getattr(parts, name))
+    assert np.array_equal(ranks, rule.ranks(queries, objects))
+    assert np.array_equal(scores, rule.scores(queries, owner, whole.entity[::-1]))
+    assert scores == pytest.approx(whole.score[::-1])

@@ -150,7 +150,13 @@ def reproduce_lp(
     settings = ReproduceConfig()
     if base not in (None, "compact"):
         paper = dataclasses.replace(PretrainConfig(), base=str(base))
-        settings = dataclasses.replace(settings, pretrain=paper)
+        settings = dataclasses.replace(
+            settings,
+            pretrain=paper,
+            propagate_epochs=paper.epochs,
+            single_epochs=3 * paper.epochs,
+            unseen_epochs=paper.epochs,
+        )
     if config is not None:
         settings = read_config(config, settings)
     wanted = None if rows is None else [key for key in rows.split(",") if key]

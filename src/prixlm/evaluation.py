@@ -4,15 +4,20 @@ rows, by_relation = evaluate_rankers(kb, EvaluateConfig(models=(Path("model"),))
 """
 
 import dataclasses
+import json
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
 from prixlm.errors import PrixError
 from prixlm.heldout import SUBSETS, read_facts
+from prixlm.kb.disk import write_atomically
 from prixlm.kb.store import KB
+from prixlm.metrics import BEYOND
+from prixlm.model_ranking import ModelRanker
 from prixlm.ranking import Ranker
 from prixlm.results import Row, plot_rows, write_table
 from prixlm.rules import Rules
@@ -51,6 +56,8 @@ class EvaluateConfig:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
         if self.fuse and self.split == "valid":
             raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
+        if self.fuse and self.by_name:
+            raise PrixError("--fuse ranks entities: leave out --by-name.")
 
 
 def evaluate_rankers(
@@ -67,26 +74,46 @@ def evaluate_rankers(
         raise PrixError(
             f"{kb.folder} has no {config.split} triples: make some with `prixlm split`."
         )
-    rankers = _rankers(kb, config, progress)
+    rankers = _number_names(_rankers(kb, config, progress))
     facts = [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
     rows, breakdown = [], {}
     for ranker in rankers:
         is_beam = config.search == "beam" and ranker.name.startswith("Prix-LM")
+        beyond = 10 if is_beam else BEYOND
         started = time.monotonic()
-        table = rank_facts(kb, ranker, facts, answers=0 if to is None else config.answers)
+        answers = 0 if to is None else config.answers
+        table = rank_facts(kb, ranker, facts, answers=answers, beyond=beyond)
         seconds = time.monotonic() - started
-        how = "beam K = 50, ranks to 10" if is_beam else "exact"
-        rows.append(Row(ranker.name, figures_by_language(table), how, None, seconds))
+        how = "beam K = 50, to rank 10" if is_beam else "exact"
+        how += ", by name" if config.by_name and ranker.name.startswith("Prix-LM") else ""
+        if isinstance(ranker, ModelRanker) and not ranker.completer.is_of_this_kb:
+            how += ", trained on another KB"
+        rows.append(Row(ranker.name, figures_by_language(table, beyond), how, None, seconds))
+        by_relation = figures_by_relation(table, beyond)
+        parts = {name: dataclasses.asdict(part) for name, part in by_relation.items()}
         if config.relations:
-            parts = list(figures_by_relation(table).items())[: config.relations]
-            breakdown[ranker.name] = {name: dataclasses.asdict(part) for name, part in parts}
+            breakdown[ranker.name] = dict(list(parts.items())[: config.relations])
         if to is not None:
             name = re.sub(r"\W+", "-", ranker.name).strip("-").lower()
-            write_ranks(table, to / "answers" / f"{name}.parquet")
+            for ending in (".parquet", ".tsv"):
+                write_ranks(table, to / "answers" / f"{name}{ending}")
+            (to / "relations").mkdir(exist_ok=True)
+            text = json.dumps(parts, ensure_ascii=False, indent=1)
+            write_atomically(to / "relations" / f"{name}.json", text + "\n")
     if to is not None:
         write_table(to, {"": rows}, SUBSETS)
         plot_rows(rows, to / "table.png")
     return rows, breakdown
+
+
+def _number_names(rankers: list[Ranker]) -> list[Ranker]:
+    """Two of one name would be one row."""
+    seen: Counter[str] = Counter()
+    for ranker in rankers:
+        seen[ranker.name] += 1
+        if seen[ranker.name] > 1:
+            ranker.name = f"{ranker.name} ({seen[ranker.name]})"
+    return rankers
 
 
 def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[Ranker]:
@@ -94,7 +121,6 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
     from prixlm.complete import Completer
     from prixlm.fusion import Fusion
     from prixlm.graph import GraphRanker, load_graph
-    from prixlm.model_ranking import ModelRanker
 
     search = cast(Literal["beam", "exact"], config.search)
     models: list[Ranker] = [
@@ -108,11 +134,11 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
         for folder in config.models
     ]
     graphs: list[Ranker] = [
-        GraphRanker(kb, load_graph(folder), name=f"ComplEx {folder.name}")
+        GraphRanker(kb, load_graph(folder, kb), name=f"ComplEx {folder.name}")
         for folder in config.graphs
     ]
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
-    links: list[Ranker] = [Transfer(kb, "lookup"), Transfer(kb)]
+    links: list[Ranker] = [Transfer(kb, "direct"), Transfer(kb, "lookup"), Transfer(kb)]
     rules: list[Ranker] = [Rules(kb, "paths"), Rules(kb)]
     together = [*links, *rules, *models, *graphs, *others]
     fused: list[Ranker] = [Fusion.fit(kb, together, langs=config.langs)] if config.fuse else []

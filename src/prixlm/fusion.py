@@ -6,9 +6,10 @@
 
 The candidates of a query are what any ranker lists among its best. Each is described by numbers:
 its score, rank and gaps with each ranker (missing where a ranker has nothing to say of it), how
-sure each ranker is of its first, and how often the things involved occur in train. From the valid
-facts, gradient-boosted trees (scikit-learn) learn which candidates are true; isotonic regression,
-on valid facts that the trees have not seen, turns their score into a probability.
+sure each ranker is of its first, how often each ranker is right on the relation, and how often the
+things involved occur in train. From the valid facts, gradient-boosted trees (scikit-learn) learn
+which candidates are true; isotonic regression, on valid facts that the trees have not seen, turns
+their score into a probability.
 
 Nothing of the test facts is read here: objects that only test knows count as false in fitting.
 Saved with skops: no pickle.
@@ -17,6 +18,7 @@ Dimension letters: Q queries, N candidates of all queries, F features.
 """
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +38,8 @@ Array = np.ndarray[Any, Any]
 _TREES, _SETTINGS = "fusion.skops", "fusion.json"
 _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 """What a saved fusion is made of, beyond what skops trusts by itself."""
+_CONTEXT, _VIEW = 16, 5
+"""Features of the context, and of each ranker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,7 @@ class FusionConfig:
     iterations: int = 300  # trees
     rate: float = 0.05
     leaves: int = 12
+    shrink: float = 20.0  # facts of a relation that its own record needs to count as much as all
     smallest: int = 200  # candidates in a leaf; with few it learns facts by heart
     seed: int = 0
 
@@ -71,11 +76,18 @@ class Fusion(PairRanker):
     """A ranker made of rankers."""
 
     def __init__(
-        self, kb: KB, rankers: Sequence[Ranker], config: FusionConfig, trees: Any, isotonic: Any
+        self,
+        kb: KB,
+        rankers: Sequence[Ranker],
+        config: FusionConfig,
+        record: "Record | None" = None,
     ) -> None:
         self.name = "fused"
         self.kb, self.rankers, self.config = kb, list(rankers), config
-        self.trees, self.isotonic = trees, isotonic
+        self.trees: Any = None
+        self.isotonic: Any = None
+        self.seconds = 0.0  # of fitting
+        self.record = record or Record.empty(kb.num_relations, len(self.rankers))
         self.context = _Context(kb)
 
     @classmethod
@@ -91,29 +103,39 @@ class Fusion(PairRanker):
         langs = langs or [lang for lang in kb.languages if kb.num_triples(lang, "valid")]
         if not langs:
             raise PrixError(f"{kb.folder} has no valid triples: make some with `prixlm split`.")
-        self = cls(kb, rankers, config, None, None)
+        started = time.monotonic()
+        self = cls(kb, rankers, config)
         shown = ("train", "valid")
         parts = [read_facts(kb, lang, "valid", most=config.facts, hide=shown) for lang in langs]
-        features, labels, groups = self._examples(parts)
-        self._fit(features, labels, groups)
+        self._fit(*self._examples(parts))
+        self.seconds = time.monotonic() - started
         return self
 
     def _examples(self, parts: Sequence[HeldOut]) -> tuple[Array, Array, Array]:
-        """Features, whether it is the truth, and the number of the fact, of all candidates."""
-        features, labels, groups, before = [], [], [], 0
-        for part in parts:
-            found = self.candidates(part.queries)
-            features.append(found.features)
-            labels.append(found.entity == part.objects[found.owner])
-            groups.append(found.owner + before)
-            before += len(part)
+        """Features, whether it is the truth, and the number of the question, of all candidates.
+
+        A question is a thing and a relation: the same one in two languages has one number.
+        """
+        found = [self.candidates(part.queries) for part in parts]
+        pairs = zip(found, parts, strict=True)
+        right = [_first_right(one, part.objects, len(self.rankers)) for one, part in pairs]
+        relation = [part.queries.relation.astype(np.int64) for part in parts]
+        self.record = Record.count(
+            np.concatenate(relation), np.concatenate(right), self.kb.num_relations
+        )
+        features, labels, groups = [], [], []
+        for one, part, own, hits in zip(found, parts, relation, right, strict=True):
+            shares = self.record.shares(own, self.config.shrink, without=hits)
+            features.append(np.concatenate([one.features, shares[one.owner]], axis=1))
+            labels.append(one.entity == part.objects[one.owner])
+            question = (own << 32) | self.context.concept[part.queries.subject]
+            groups.append(question[one.owner])
         return np.concatenate(features), np.concatenate(labels), np.concatenate(groups)
 
     def _fit(self, features: Array, labels: Array, groups: Array) -> None:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from sklearn.isotonic import IsotonicRegression
 
-        features[:, np.isnan(features).all(axis=0)] = 0  # scikit-learn cannot bin nothing at all
         generator = np.random.default_rng(self.config.seed)
         asked = np.unique(groups)
         later = generator.permutation(asked)[: round(len(asked) * self.config.held_out)]
@@ -123,6 +145,8 @@ class Fusion(PairRanker):
                 f"{len(asked)} valid facts with {int(labels.sum())} true answers among the "
                 "candidates are too few to fit a fusion on."
             )
+        nothing = np.isnan(features[~is_later]).all(axis=0)  # which scikit-learn cannot bin
+        features[:, nothing] = 0
         self.trees = HistGradientBoostingClassifier(
             max_iter=self.config.iterations,
             learning_rate=self.config.rate,
@@ -154,7 +178,9 @@ class Fusion(PairRanker):
         found = self.candidates(queries)
         if not len(found.owner):
             return found.owner, found.entity, np.zeros(0)
-        return found.owner, found.entity, self.trees.decision_function(found.features)
+        shares = self.record.shares(queries.relation.astype(np.int64), self.config.shrink)
+        features = np.concatenate([found.features, shares[found.owner]], axis=1)
+        return found.owner, found.entity, self.trees.decision_function(features)
 
     def confidence(self, scores: Array) -> Array:
         """Scores as probabilities that the fact holds."""
@@ -172,6 +198,8 @@ class Fusion(PairRanker):
             "kb": self.kb.fingerprint(),
             "rankers": [ranker.name for ranker in self.rankers],
             "config": asdict(self.config),
+            "seconds": self.seconds,
+            "record": {"facts": self.record.facts.tolist(), "right": self.record.right.tolist()},
         }
         write_atomically(folder / _SETTINGS, json.dumps(settings, indent=1) + "\n")
 
@@ -192,8 +220,52 @@ class Fusion(PairRanker):
                 f"rankers; given are {', '.join(names)} of {kb.folder}. Fit it again."
             )
         parts = skops.io.load(Path(folder) / _TREES, trusted=_TRUSTED)
-        config = FusionConfig(**settings["config"])
-        return cls(kb, rankers, config, parts["trees"], parts["isotonic"])
+        counts = settings["record"]
+        record = Record(np.array(counts["facts"]), np.array(counts["right"]))
+        self = cls(kb, rankers, FusionConfig(**settings["config"]), record)
+        self.trees, self.isotonic = parts["trees"], parts["isotonic"]
+        self.seconds = settings["seconds"]
+        return self
+
+
+@dataclass(frozen=True)
+class Record:
+    """How often each ranker's first answer was right on valid facts, by relation."""
+
+    facts: Array  # (R,)
+    right: Array  # (R, rankers)
+
+    @classmethod
+    def empty(cls, num_relations: int, num_rankers: int) -> "Record":
+        return cls(np.zeros(num_relations), np.zeros((num_relations, num_rankers)))
+
+    @classmethod
+    def count(cls, relation: Array, right: Array, num_relations: int) -> "Record":
+        """right: (facts, rankers), whether each was right."""
+        facts = np.bincount(relation, minlength=num_relations).astype(float)
+        columns = [np.bincount(relation, column, num_relations) for column in right.T]
+        return cls(facts, np.stack(columns, axis=1))
+
+    def shares(self, relation: Array, shrink: float, without: Array | None = None) -> Array:
+        """(Q, rankers): the share of a relation, drawn to that of all where there are few facts.
+
+        without: whether each ranker was right on the fact itself, which then does not count.
+        """
+        overall = self.right.sum(axis=0) / max(1.0, self.facts.sum())
+        facts, right = self.facts[relation][:, None], self.right[relation]
+        if without is not None:
+            facts, right = facts - 1, right - without
+        return np.asarray((right + shrink * overall) / (facts + shrink))
+
+
+def _first_right(found: Candidates, objects: Array, num_rankers: int) -> Array:
+    """Whether each ranker has the truth first: (Q, rankers)."""
+    right = np.zeros((len(objects), num_rankers))
+    truth = found.entity == objects[found.owner]
+    for number in range(num_rankers):
+        rank = found.features[:, _CONTEXT + number * _VIEW + 1]
+        right[found.owner[truth & (rank == 0)], number] = 1
+    return right
 
 
 def _evidence(score: Array, owner: Array, num_queries: int) -> Array:

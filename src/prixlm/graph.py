@@ -1,8 +1,8 @@
 """A graph embedding of our own: ComplEx on the merged graph of all languages.
 
 ComplEx (Trouillon et al., 2016) as Lacroix et al. (2018) train it: reciprocal relations, softmax
-over all entities, the nuclear 3-norm as regulariser, Adagrad; and the relation as a second target
-(Chen et al., 2021), which costs little. Entities are concepts, so the facts
+over all entities, the nuclear 3-norm as regulariser, Adagrad; and, where `relations` has a weight,
+the relation as a second target (Chen et al., 2021). Entities are concepts, so the facts
 of a language help every other; the candidates are the entities of the asked language. It uses no
 names at all, and knows nothing of an entity without train triples.
 
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -190,13 +191,16 @@ def train_graph(
     return model
 
 
-def load_graph(folder: Path | str) -> ComplEx:
-    """What `train_graph` wrote."""
+def load_graph(folder: Path | str, kb: KB) -> ComplEx:
+    """What `train_graph` wrote, for the KB that it was trained on."""
     try:
         weights = load_file(str(Path(folder) / _WEIGHTS))
         entity, relation = weights["entity"], weights["relation"]
-    except (OSError, KeyError) as error:
+        settings = json.loads((Path(folder) / _SETTINGS).read_text("utf-8"))
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise PrixError(f"{folder} is no graph embedding: {error}.") from None
+    if settings["kb"] != kb.fingerprint():
+        raise PrixError(f"{folder} was trained on another KB than {kb.folder}.")
     model = ComplEx(len(entity), len(relation) // 2, entity.shape[1] // 2)
     model.load_state_dict(weights)
     return model
@@ -255,6 +259,8 @@ class GraphRanker:
         for start, table in self._tables(queries):
             place = torch.from_numpy(objects[start : start + len(table)] - own.start)[:, None]
             score = table.gather(1, place)
+            if score.isnan().any():
+                raise PrixError(f"{self.name} has scores that are no numbers: train it again.")
             higher = (table > score).sum(1).numpy()
             equal = (table == score).sum(1).numpy()
             ranks[start : start + len(table)] = higher + (equal + 1) / 2

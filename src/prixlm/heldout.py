@@ -31,7 +31,7 @@ _FACTS = """
     others AS (
         SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
         FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
-        WHERE t.split = 'train' AND t.lang <> $lang
+        WHERE t.split = 'train' AND t.lang <> $lang AND s.concept IN (SELECT a FROM merged)
     ),
     backwards AS (
         SELECT DISTINCT object AS subject, subject AS object

@@ -9,7 +9,9 @@ and share the mean of their ranks; the released code ranks names instead (`by_na
 counts once, and is right for whichever entity was meant.
 """
 
+import logging
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,7 +19,6 @@ import numpy as np
 
 from prixlm.complete import Completer
 from prixlm.decode import Found, beam_search, exact_ranks, exact_search, score_nodes
-from prixlm.errors import PrixError
 from prixlm.kb.merged import ragged_ranges
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, make_ranked
@@ -25,6 +26,7 @@ from prixlm.tokens import Progress
 from prixlm.trie import Trie
 
 Array = np.ndarray[Any, Any]
+logger = logging.getLogger(__name__)
 
 
 class ModelRanker:
@@ -50,6 +52,8 @@ class ModelRanker:
 
     def best(self, queries: Queries, k: int) -> Ranked:
         trie = self._trie(queries.lang)
+        if self.by_name:
+            queries, _ = self._name_once(queries, np.full(len(queries), -1))
 
         def search(prefixes: list[list[int]], hidden: list[Array], _: Array) -> list[Found]:
             if self.search == "exact":
@@ -84,13 +88,22 @@ class ModelRanker:
             return exact_ranks(self.model, trie, prefixes, asked[rows], most=beyond, exclude=hidden)
 
         found = np.full(len(queries), np.inf)
+        left = []
         for place, one in zip(places, self._each(queries.select(places), rank), strict=True):
-            if not one.complete:
-                raise PrixError(
-                    f"the rank of entity {objects[place]} needs more memory than there is: rank "
-                    "with the beam, or in smaller batches."
-                )
             found[place] = np.inf if one.rank is None else one.rank
+            if not one.complete:
+                left.append(place)
+        if left and self.batch > 1:  # alone it may fit into memory
+            alone = copy(self)
+            alone.batch = 1
+            found[left] = alone.ranks(queries.select(np.array(left)), objects[left], beyond)
+        elif left:
+            logger.warning(
+                "%s: %d ranks need more memory than there is and count as beyond %d",
+                self.name,
+                len(left),
+                beyond,
+            )
         return found
 
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
@@ -146,7 +159,7 @@ class ModelRanker:
 
         def first(entities: Array) -> Array:
             node = trie.nodes_of(entities)
-            return np.where(node < 0, entities, trie.entity[trie.offset[node]])
+            return np.where(node < 0, entities, trie.entity[trie.offset[np.maximum(node, 0)]])
 
         objects, hidden, owner = first(objects), first(queries.hidden), queries.owners()
         kept = hidden != objects[owner]

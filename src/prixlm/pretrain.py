@@ -74,10 +74,9 @@ class PretrainConfig:
         sizes = {
             "compact": cls(
                 base="compact",
-                epochs=16,
+                epochs=9,
                 batch=256,
                 token_budget=4096,
-                supply=SupplyConfig(max_links=1),
                 training=TrainingConfig(lr=2e-3),
             ),
             "demo": cls(

@@ -9,7 +9,7 @@ the language, without those that `hidden` lists for a query (the known objects o
 Dimension letters: Q queries, N answers of all queries, one query after another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -127,7 +127,10 @@ def _keys(owner: Array, entity: Array) -> Array:
 
 
 class PairRanker:
-    """A ranker that scores some pairs of query and object, and has nothing to say of the others."""
+    """A ranker that scores some pairs of query and object, and has nothing to say of the others.
+
+    Some queries are scored at a time, so memory does not grow with their number.
+    """
 
     name: str
     kb: KB
@@ -137,19 +140,38 @@ class PairRanker:
         raise NotImplementedError
 
     def best(self, queries: Queries, k: int) -> Ranked:
-        return make_ranked(len(queries), *self.scored(queries), k)
+        parts = [make_ranked(len(some), *self.scored(some), k) for _, some in self._parts(queries)]
+        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.offset) for part in parts)])
+        entity = np.concatenate([np.zeros(0, np.int64), *(part.entity for part in parts)])
+        score = np.concatenate([np.zeros(0), *(part.score for part in parts)])
+        return Ranked(np.cumsum(counts), entity, score)
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
         candidates = len(self.kb.entity_range(queries.lang))
-        ranks = ranks_from_pairs(queries, *self.scored(queries), objects, candidates)
+        ranks = np.zeros(len(queries))
+        for rows, some in self._parts(queries):
+            pairs = self.scored(some)
+            ranks[rows] = ranks_from_pairs(some, *pairs, objects[rows], candidates)
         return np.where(ranks > beyond, np.inf, ranks)
 
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        return scores_from_pairs(self.scored(queries), owner, entity)
+        found = np.full(len(owner), -np.inf)
+        order = np.argsort(owner, kind="stable")
+        for rows, some in self._parts(queries):
+            low, high = np.searchsorted(owner, (rows[0], rows[-1] + 1), sorter=order)
+            asked = order[low:high]
+            pairs = self.scored(some)
+            found[asked] = scores_from_pairs(pairs, owner[asked] - rows[0], entity[asked])
+        return found
+
+    def _parts(self, queries: Queries) -> Iterator[tuple[Array, Queries]]:
+        for start in range(0, len(queries), _CHUNK):
+            rows = np.arange(start, min(start + _CHUNK, len(queries)))
+            yield rows, queries.select(rows)
 
 
 class ConceptRanker(PairRanker):
-    """A pair ranker that scores concepts, some queries at a time."""
+    """A pair ranker that scores concepts: things, in whatever language."""
 
     def __init__(self, kb: KB, name: str) -> None:
         self.kb, self.name = kb, name
@@ -160,14 +182,9 @@ class ConceptRanker(PairRanker):
         raise NotImplementedError
 
     def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
-        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
-        for start in range(0, len(queries), _CHUNK):
-            some = queries.select(np.arange(start, min(start + _CHUNK, len(queries))))
-            owner, entity, score = self._named(queries.lang, *self.weigh(some))
-            kept = drop_hidden(some, owner, entity)
-            parts.append((owner[kept] + start, entity[kept], score[kept]))
-        owner, entity, score = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return owner, entity, score
+        owner, entity, score = self._named(queries.lang, *self.weigh(queries))
+        kept = drop_hidden(queries, owner, entity)
+        return owner[kept], entity[kept], score[kept]
 
     def _named(
         self, lang: str, owner: Array, target: Array, score: Array

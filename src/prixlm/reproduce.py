@@ -25,12 +25,18 @@ from typing import Any
 
 import numpy as np
 
-from prixlm.baselines import MODELS, BaselineConfig, load_baseline, train_baseline
+from prixlm.baselines import (
+    MODELS,
+    BaselineConfig,
+    check_installed,
+    load_baseline,
+    train_baseline,
+)
 from prixlm.checkpoints import checkpoint_folder, checkpoint_steps, training_seconds
 from prixlm.complete import Completer
 from prixlm.errors import PrixError
 from prixlm.fusion import Fusion, FusionConfig
-from prixlm.graph import GraphConfig, GraphRanker, load_graph, train_graph
+from prixlm.graph import GraphConfig, GraphRanker, train_graph
 from prixlm.heldout import SUBSETS, HeldOut, read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.splits import SplitConfig, split_kb, unseen_triples
@@ -46,14 +52,13 @@ from prixlm.training import Progress
 from prixlm.transfer import Transfer
 
 logger = logging.getLogger(__name__)
-_FINISHED = "model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceConfig:
     """What the table is made of; the defaults are for DBP-5L on two cores."""
 
-    pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("compact"))
+    pretrain: PretrainConfig = field(default_factory=lambda: _compact())
     propagate_epochs: int = 10  # of All with carried facts: twice as many facts
     single_epochs: int = 30  # at most, of Single with early stopping
     patience: int = 3  # validations without a better one before Single stops
@@ -70,6 +75,18 @@ class ReproduceConfig:
             raise PrixError("counts are 1 or more, and unseen is a share between 0 and 1.")
 
 
+def _compact() -> PretrainConfig:
+    """The compact preset for longer, with fewer links an epoch, and checkpoints for the curve."""
+    preset = PretrainConfig.preset("compact")
+    shares = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+    return dataclasses.replace(
+        preset,
+        epochs=16,
+        supply=dataclasses.replace(preset.supply, max_links=1),
+        training=dataclasses.replace(preset.training, checkpoints=shares),
+    )
+
+
 Made = tuple[Ranker, float | None]
 """A ranker, and the seconds its training took."""
 
@@ -81,6 +98,7 @@ class Reproduction:
         self, kb: KB, to: Path, config: ReproduceConfig, progress: Progress | None = None
     ) -> None:
         self.kb, self.to, self.config, self.progress = kb, to, config, progress
+        _check_folder(to, kb, config)
         self.langs = [lang for lang in kb.languages if kb.num_triples(lang, "test")]
         if not self.langs or not kb.num_triples(split="valid"):
             raise PrixError(
@@ -88,6 +106,7 @@ class Reproduction:
             )
         self.makers: dict[str, Callable[[], Made]] = {
             "usual": lambda: (Transfer(kb, "usual"), None),
+            "direct": lambda: (Transfer(kb, "direct"), None),
             "lookup": lambda: (Transfer(kb, "lookup"), None),
             "pairs": lambda: (Transfer(kb), None),
             "paths": lambda: (Rules(kb, "paths"), None),
@@ -130,8 +149,8 @@ class Reproduction:
         """The folder of a Prix-LM, pretrained now if it is not there."""
         folder = self.to / "models" / kind
         folder = folder / lang if lang else folder
-        if not (folder / _FINISHED).exists():
-            pretrain(self.kb, folder, self._settings(kind, lang), self.progress)
+        # A finished run is only looked at: that it is of this KB and these settings.
+        pretrain(self.kb, folder, self._settings(kind, lang), self.progress)
         return folder, training_seconds(folder)
 
     def _settings(self, kind: str, lang: str | None) -> PretrainConfig:
@@ -151,7 +170,7 @@ class Reproduction:
             )
         return dataclasses.replace(config, supply=supply, training=training, epochs=epochs)
 
-    def _prix(self, kind: str, search: Any, batch: int = 32) -> Made:
+    def _prix(self, kind: str, search: Any) -> Made:
         titles = {
             "all": "Prix-LM (All)",
             "all-propagate": "Prix-LM (All), with carried facts",
@@ -159,7 +178,7 @@ class Reproduction:
             "single-early": "Prix-LM (Single), early stop",
         }
         title = f"{titles[kind]}, {search}"
-        options = {"search": search, "batch": batch, "name": title, "progress": self.progress}
+        options = {"search": search, "name": title, "progress": self.progress}
         if kind.startswith("all"):
             folder, seconds = self._model(kind)
             return ModelRanker(Completer(folder, self.kb, self.progress), **options), seconds
@@ -172,9 +191,8 @@ class Reproduction:
 
     def _graph(self) -> Made:
         folder = self.to / "graph"
-        if not (folder / _FINISHED).exists():
-            train_graph(self.kb, folder, self.config.graph, self.progress)
-        ranker = GraphRanker(self.kb, load_graph(folder), name="ComplEx, merged graph (ours)")
+        model = train_graph(self.kb, folder, self.config.graph, self.progress)
+        ranker = GraphRanker(self.kb, model, name="ComplEx, merged graph (ours)")
         return ranker, training_seconds(folder)
 
     def _baseline(self, folder: Path, config: BaselineConfig, lang: str | None) -> Made:
@@ -204,19 +222,19 @@ class Reproduction:
         links = [Transfer(self.kb), Transfer(self.kb, "lookup")]
         rankers = [model, *links, Rules(self.kb, "paths"), Rules(self.kb), graph]
         folder = self.to / "fusion"
-        started = time.monotonic()
         if not (folder / "fusion.json").exists():
-            Fusion.fit(self.kb, rankers, self.config.fusion, self.langs).save(folder)
+            langs = [lang for lang in self.langs if self.kb.num_triples(lang, "valid")]
+            Fusion.fit(self.kb, rankers, self.config.fusion, langs).save(folder)
         fusion = Fusion.load(self.kb, rankers, folder)
-        return fusion, (first or 0.0) + (second or 0.0) + time.monotonic() - started
+        return fusion, (first or 0.0) + (second or 0.0) + fusion.seconds
 
-    def checkpoints(self, kind: str = "all") -> dict[str, list[tuple[int, float]]]:
-        """Hits@10 by language at every kept checkpoint of a model (the paper's figure)."""
+    def checkpoints(self) -> dict[str, list[tuple[int, float]]]:
+        """Hits@10 by language at every kept checkpoint of All (the paper's figure)."""
         path = self.to / "checkpoints.json"
         if path.exists():
             found: dict[str, list[tuple[int, float]]] = json.loads(path.read_text("utf-8"))
             return found
-        folder, _ = self._model(kind)
+        folder, _ = self._model("all")
         most = self.config.curve_facts
         facts = [read_facts(self.kb, lang, most=most) for lang in self.langs]
         curves: dict[str, list[tuple[int, float]]] = {lang: [] for lang in self.langs}
@@ -239,9 +257,10 @@ class Reproduction:
             split_kb(self.kb, folder / "kb", config)
         kb = KB(folder / "kb")
         settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
-        if not (folder / "model" / _FINISHED).exists():
-            pretrain(kb, folder / "model", settings, self.progress)
+        pretrain(kb, folder / "model", settings, self.progress)
         facts = unseen_facts(kb, self.langs)
+        if not facts:
+            raise PrixError(f"no test fact of {kb.folder} has an unseen entity: hold out more.")
         title = f"Prix-LM (All), links {'kept' if links == 'keep' else 'removed'}"
         model = ModelRanker(
             Completer(folder / "model", kb, self.progress),
@@ -255,24 +274,43 @@ class Reproduction:
         }
         rows = []
         for key, (ranker, seconds) in rankers.items():
-            table = rank_facts(kb, ranker, facts)
-            rows.append(Row(ranker.name, figures_by_language(table), "unseen facts", seconds))
+            is_beam = key == "model"
+            beyond = 10 if is_beam else BEYOND
+            table = rank_facts(kb, ranker, facts, beyond=beyond)
+            how = "beam K = 50, to rank 10" if is_beam else "exact"
+            rows.append(Row(ranker.name, figures_by_language(table, beyond), how, seconds))
             write_ranks(table, folder / f"{key}.parquet")
             save_row(rows[-1], folder / f"{key}.json")
         write_atomically(path, json.dumps(list(rankers)) + "\n")
         return rows
 
 
-def unseen_facts(kb: KB, langs: Sequence[str], most: int | None = None) -> list[HeldOut]:
+def _check_folder(to: Path, kb: KB, config: ReproduceConfig) -> None:
+    """One folder is one KB and one configuration: rows of others would stand beside each other."""
+    path = to / "reproduce.json"
+    mine = {"kb": kb.fingerprint(), "config": json.loads(json.dumps(dataclasses.asdict(config)))}
+    if path.exists():
+        other = json.loads(path.read_text("utf-8"))
+        if other != mine:
+            what = "KB" if other.get("kb") != mine["kb"] else "settings"
+            raise PrixError(f"{to} was made with other {what}: name another folder.")
+        return
+    to.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(mine, indent=1) + "\n")
+
+
+def unseen_facts(kb: KB, langs: Sequence[str]) -> list[HeldOut]:
     """The test facts whose subject or object no train triple has."""
     table = unseen_triples(kb, links=False)
     keys = _keys(*(table[name].to_numpy() for name in ("subject", "relation", "object")))
     found = []
     for lang in langs:
+        if not kb.num_triples(lang, "test"):
+            continue
         facts = read_facts(kb, lang)
         rows = np.isin(_keys(facts.queries.subject, facts.queries.relation, facts.objects), keys)
         if rows.any():
-            found.append(facts.select(np.flatnonzero(rows)[:most]))
+            found.append(facts.select(np.flatnonzero(rows)))
     return found
 
 
@@ -293,6 +331,8 @@ def reproduce_lp(
     to = Path(to)
     work = Reproduction(kb, to, config or ReproduceConfig(), progress)
     everything = rows is None
+    if any(key.startswith(tuple(name.lower() for name in MODELS)) for key in rows or work.makers):
+        check_installed()
     wanted = list(work.makers) if rows is None else list(rows)
     found = [work.row(key) for key in wanted]
     if everything:
@@ -303,9 +343,10 @@ def reproduce_lp(
             "Hits@10 (%)",
             "Link prediction over checkpoints",
         )
-    tables = {"Link prediction": found}
+    made = [work.row(key) for key in work.makers if (to / "rows" / f"{key}.json").exists()]
+    tables = {"Link prediction": made}
     if everything:
         tables["Unseen entities"] = work.unseen("keep") + work.unseen("remove")
     write_table(to, tables, SUBSETS)
-    plot_rows(found, to / "table.png")
+    plot_rows(made, to / "table.png")
     return found

@@ -47,14 +47,19 @@ def save_row(row: Row, path: Path) -> None:
 
 
 def row_values(row: Row) -> dict[str, Any]:
-    return dataclasses.asdict(row)
+    """A row for JSON, which has no NaN: what there are no facts for is null."""
+    values = dataclasses.asdict(row)
+    for parts in values["figures"].values():
+        for part in parts.values():
+            part |= {key: None for key, value in part.items() if value != value}
+    return values
 
 
 def load_row(path: Path) -> Row:
     try:
         values = json.loads(path.read_text("utf-8"))
         figures = {
-            lang: {name: Figures(**part) for name, part in parts.items()}
+            lang: {name: _figures(part) for name, part in parts.items()}
             for lang, parts in values.pop("figures").items()
         }
         return Row(figures=figures, **values)
@@ -62,10 +67,17 @@ def load_row(path: Path) -> Row:
         raise PrixError(f"{path} is no row of a table ({error}): remove it.") from None
 
 
+def _figures(part: dict[str, Any]) -> Figures:
+    values: dict[str, Any] = {
+        key: float("nan") if value is None else value for key, value in part.items()
+    }
+    return Figures(**values)
+
+
 def print_rows(
     console: Console,
     rows: Sequence[Row],
-    metrics: Sequence[str] = ("hits_1", "hits_10", "mrr"),
+    metrics: Sequence[str] = tuple(METRICS),
     subsets: Sequence[str] = ("all",),
 ) -> None:
     """A table for each figure and subset: a line for each row, a column for each language."""
@@ -85,19 +97,19 @@ def print_rows(
 
 
 def markdown(rows: Sequence[Row], subsets: Sequence[str] = ("all",)) -> str:
-    """The same as Markdown: Hits@1 / Hits@10 / MRR in each cell."""
+    """The same as Markdown: Hits@1 / Hits@3 / Hits@10 / MRR in each cell."""
     langs = [*_languages(rows), MEAN]
     parts = []
     for subset in subsets:
         lines = [
-            f"**{subset}** facts: Hits@1 / Hits@10 / MRR (%)",
+            f"**{subset}** facts: {' / '.join(METRICS.values())} (%)",
             "",
             "| row | " + " | ".join(langs) + " | ranks | training |",
             "| --- |" + " --- |" * (len(langs) + 2),
         ]
         for row in rows:
             cells = [
-                " / ".join(_percent(row, lang, subset, m) for m in ("hits_1", "hits_10", "mrr"))
+                " / ".join(_percent(row, lang, subset, metric) for metric in METRICS)
                 for lang in langs
             ]
             title = row.title.replace("|", "\\|")
@@ -193,4 +205,6 @@ def _percent(row: Row, lang: str, subset: str, metric: str) -> str:
     if lang != MEAN and lang not in row.figures:
         return "–"
     value = getattr(row.cell(lang, subset), metric)
-    return "–" if value != value else f"{100 * value:.1f}"
+    if value != value or (metric == "mrr" and row.how.startswith("beam")):
+        return "–"  # a beam does not know the ranks that it does not find
+    return f"{100 * value:.1f}"

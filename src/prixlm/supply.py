@@ -52,10 +52,12 @@ class FactSupply:
             )
         self.dropped: dict[str, int] = {}
         """Triples that the length rule leaves out, by language."""
+        self.dropped_carried: dict[str, int] = {}
         wants_carried = config.propagate and split == "train"
         self.triples, self.num_carried = self._read_triples(split), 0
         if wants_carried:
-            carried = self._short(carried_triples(kb, config.langs, batch_rows=_ROWS))
+            stream = carried_triples(kb, config.langs, batch_rows=_ROWS)
+            carried = self._short(stream, self.dropped_carried)
             self.num_carried = len(carried)
             self.triples = join_facts([self.triples, carried])
         wants_links = config.links == "all" and config.langs is None and split == "train"
@@ -77,10 +79,10 @@ class FactSupply:
             split=split,
             batch_rows=_ROWS,
         )
-        return self._short(stream)
+        return self._short(stream, self.dropped)
 
-    def _short(self, stream: Iterable[pa.RecordBatch]) -> Facts:
-        """The facts of a stream, without those that the length rule drops."""
+    def _short(self, stream: Iterable[pa.RecordBatch], dropped: dict[str, int]) -> Facts:
+        """The facts of a stream, without those that the length rule drops, which are counted."""
         kept = []
         for batch in stream:
             facts = Facts(*(np.asarray(column) for column in batch.columns))
@@ -89,7 +91,7 @@ class FactSupply:
             for place, number in enumerate(np.bincount(languages)):
                 if number:
                     lang = self.kb.languages[place]
-                    self.dropped[lang] = self.dropped.get(lang, 0) + int(number)
+                    dropped[lang] = dropped.get(lang, 0) + int(number)
             kept.append(facts.select(short))
         return join_facts(kept)
 

@@ -1,10 +1,11 @@
 """Facts carried along links: what the other languages say of the same things, without learning.
 
-Entities are merged along links: an entity's concept stands for it. Three rules rank the objects of
+Entities are merged along links: an entity's concept stands for it. Four rules rank the objects of
 a query (subject, relation) in a language:
 
 - `lookup`: the objects that another language, or this one, states for the merged subject and this
   very relation;
+- `direct`: the same, along explicit links only: not by way of a third language;
 - `usual`: the objects that the relation has most often, whatever the subject: what every other
   ranker has to beat;
 - `pairs`: every object that has any known relation to the merged subject, in any language and
@@ -28,7 +29,7 @@ from scipy.sparse import csr_array
 from prixlm.kb.merged import group_starts, ragged_ranges, read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
-from prixlm.ranking import ConceptRanker, Queries, Ranked
+from prixlm.ranking import ConceptRanker, Queries, Ranked, drop_hidden
 
 Array = np.ndarray[Any, Any]
 PRIOR = 0.3
@@ -44,7 +45,7 @@ class Transfer(ConceptRanker):
     def __init__(
         self,
         kb: KB,
-        rule: Literal["usual", "lookup", "pairs"] = "pairs",
+        rule: Literal["usual", "lookup", "direct", "pairs"] = "pairs",
         *,
         prior: float = PRIOR,
     ) -> None:
@@ -58,6 +59,8 @@ class Transfer(ConceptRanker):
         self.weight = self._implications() if rule == "pairs" else None
         self._count_objects()
         self._rules = {"usual": self._usual, "lookup": self._look_up, "pairs": self._weigh}
+        if rule == "direct":
+            self._read_links()
 
     def _implications(self) -> csr_array:
         """How often a pair that has relation q (or its inverse) has r: (2R, R), sparse."""
@@ -85,6 +88,41 @@ class Transfer(ConceptRanker):
         place, owner = place[kept], owner[kept]
         score = np.diff(self.merged.offset)[place].astype(float)
         return owner, self.merged.target[place], score
+
+    def _read_links(self) -> None:
+        """Explicit links in both directions and of each entity to itself, and the train triples."""
+        parts = [np.stack([np.arange(self.kb.num_entities)] * 2)]
+        for batch in self.kb.link_pairs(explicit=True):
+            pair = np.stack([np.asarray(column, np.int64) for column in batch.columns])
+            parts += [pair, pair[::-1]]
+        source, self.linked = np.unique(np.concatenate(parts, axis=1), axis=1)
+        self.link_starts = np.searchsorted(source, np.arange(self.kb.num_entities + 1))
+        columns = ["subject", "relation", "object"]
+        stated = [np.zeros((3, 0), np.int64)]
+        for batch in self.kb.batches("triples", columns, split="train"):
+            stated.append(np.stack([np.asarray(column, np.int64) for column in batch.columns]))
+        subject, relation, self.stated = np.unique(np.concatenate(stated, axis=1), axis=1)
+        self.asked = subject * self.num_relations + relation
+
+    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
+        return self._direct(queries) if self.rule == "direct" else super().scored(queries)
+
+    def _direct(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Query, entity and number of statements, along explicit links of both ends."""
+        subject = queries.subject.astype(np.int64)
+        place, owner = ragged_ranges(self.link_starts[subject], self.link_starts[subject + 1])
+        keys = self.linked[place] * self.num_relations + queries.relation.astype(np.int64)[owner]
+        stated, row = ragged_ranges(
+            np.searchsorted(self.asked, keys), np.searchsorted(self.asked, keys, side="right")
+        )
+        object_, owner = self.stated[stated], owner[row]
+        place, row = ragged_ranges(self.link_starts[object_], self.link_starts[object_ + 1])
+        entity, owner = self.linked[place], owner[row]
+        own = self.kb.entity_range(queries.lang)
+        kept = (entity >= own.start) & (entity < own.stop)
+        pairs, number = np.unique(np.stack([owner[kept], entity[kept]]), axis=1, return_counts=True)
+        kept = drop_hidden(queries, *pairs)
+        return pairs[0][kept], pairs[1][kept], number[kept].astype(float)
 
     def _usual(self, queries: Queries) -> tuple[Array, Array, Array]:
         """Query, concept and share of the objects of each query's relation."""

@@ -1,8 +1,9 @@
 """Facts carried along links, as training facts: what other languages' train states of the same
 things, in the words of a language that does not state it.
 
-A fact that the language has in whatever split is not carried: what is held out for a language never
-enters its training, though another language may state it.
+What a language holds out for testing stays unknown to its training, though another language may
+state it: no held-out fact is carried, nor any other answer to a held-out question (a subject and a
+relation), which would teach that the true one is wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ _NEW = """
     SELECT c.subject, c.relation, c.object FROM carried c
     ANTI JOIN triples k
     ON k.subject = c.subject AND k.relation = c.relation AND k.object = c.object
+    ANTI JOIN (SELECT * FROM triples WHERE split <> 'train') h
+    ON h.subject = c.subject AND h.relation = c.relation
 """
 
 

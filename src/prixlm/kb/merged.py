@@ -6,6 +6,7 @@ languages that state it.
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -32,8 +33,18 @@ class Merged:
         return len(self.source)
 
 
+_READ: WeakKeyDictionary[KB, dict[str, Merged]] = WeakKeyDictionary()
+
+
 def read_merged(kb: KB, split: str = "train") -> Merged:
-    """The triples of a split, of all languages."""
+    """The triples of a split, of all languages; read once for an opened KB, and shared."""
+    read = _READ.setdefault(kb, {})
+    if split not in read:
+        read[split] = _read(kb, split)
+    return read[split]
+
+
+def _read(kb: KB, split: str) -> Merged:
     concept = kb.concepts().astype(np.int64)
     numbers = {lang: place for place, lang in enumerate(kb.languages)}
     parts = [np.zeros((4, 0), np.int64)]

@@ -21,6 +21,7 @@ from prixlm.heldout import SUBSETS, HeldOut
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND, Figures, figures
 from prixlm.ranking import Ranker
+from prixlm.transfer import Transfer
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +37,8 @@ def rank_facts(
     """The rank of every fact's object; with `answers`, also the best ones and their scores.
 
     Columns: lang, subject, relation, object (ids), their names, rank (infinity beyond `beyond`),
-    one for each subset, and lists: answer (ids), answer_name, score.
+    one for each subset, and lists: answer (ids), answer_name, score and, of facts carried along
+    links, origin (the languages that say so).
     """
     parts = []
     for part in facts:
@@ -63,6 +65,9 @@ def rank_facts(
             }
             for name, values in lists.items():
                 table = table.append_column(name, pa.ListArray.from_arrays(offset, values))
+            if isinstance(ranker, Transfer):
+                origins = pa.array(ranker.origins(queries, ranked), pa.list_(pa.string()))
+                table = table.append_column("origin", pa.ListArray.from_arrays(offset, origins))
         parts.append(table)
     return pa.concat_tables(parts)
 

@@ -1,0 +1,155 @@
+"""Graph embeddings: which settings of PyKEEN's models are best on valid facts, and how fast ComplEx
+with a softmax over all entities is in PyKEEN and here.
+
+    python benchmarks/baselines.py tune --kb dbp5l --langs el,es --facts 1000
+    python benchmarks/baselines.py speed --kb dbp5l --steps 20
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from prixlm.baselines import MODELS, BaselineConfig, train_baseline
+from prixlm.graph import ComplEx, GraphConfig, GraphTask
+from prixlm.heldout import read_facts
+from prixlm.kb.store import KB
+from prixlm.metrics import figures
+from prixlm.training import make_optimizer
+
+GRID = {
+    "TransE": [
+        replace(
+            BaselineConfig.default("TransE"),
+            dim=200,
+            epochs=epochs,
+            loss="self-adversarial",
+            negatives=32,
+            margin=margin,
+            lr=lr,
+            batch=512,
+        )
+        for epochs, margin, lr in product((50, 150), (3.0, 9.0), (1e-3, 5e-3))
+    ],
+    "ComplEx": [
+        replace(
+            BaselineConfig.default("ComplEx"),
+            dim=dim,
+            epochs=epochs,
+            loss="softmax",
+            inverse=True,
+            lr=lr,
+            batch=512,
+        )
+        for dim, epochs, lr in product((100,), (10, 30, 60), (1e-3, 1e-2))
+    ],
+    "RotatE": [
+        replace(
+            BaselineConfig.default("RotatE"),
+            dim=dim,
+            epochs=epochs,
+            loss="self-adversarial",
+            negatives=32,
+            margin=margin,
+            lr=lr,
+            batch=512,
+        )
+        for dim, epochs, margin, lr in product((100,), (50, 150), (3.0, 9.0), (1e-3, 5e-3))
+    ],
+}
+
+
+def tune(kb: KB, langs: list[str], number: int, models: list[str], out: Path | None) -> None:
+    facts = {lang: read_facts(kb, lang, "valid", most=number) for lang in langs}
+    for name in models:
+        for config in [BaselineConfig.default(name), *GRID[name]]:
+            found, started = {}, time.monotonic()
+            for lang, part in facts.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    ranker = train_baseline(kb, folder, config, lang)
+                    ranks = ranker.ranks(part.queries, part.objects)
+                found[lang] = round(100 * figures(ranks).mrr, 1)
+            line = json.dumps(
+                {
+                    "model": name,
+                    "epochs": config.epochs,
+                    "dim": config.dim,
+                    "loss": config.loss,
+                    "margin": config.margin,
+                    "lr": config.lr,
+                    "mrr": found,
+                    "seconds": round(time.monotonic() - started, 1),
+                }
+            )
+            print(line, flush=True)
+            if out is not None:
+                with out.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+
+
+def speed(kb: KB, steps: int) -> None:
+    """Merged triples a second: batches of 1,000, rank 100, softmax over all entities."""
+    from pykeen.losses import CrossEntropyLoss
+    from pykeen.models import ComplEx as PykeenComplEx
+    from pykeen.triples import CoreTriplesFactory
+
+    config = GraphConfig()
+    task = GraphTask(kb, config)
+    size = int(kb.concepts().max()) + 1
+    ours = ComplEx(size, kb.num_relations, config.rank)
+    forward = task.triples[:, task.triples[1] < kb.num_relations]
+    factory = CoreTriplesFactory(
+        torch.from_numpy(forward.T.copy()), size, kb.num_relations, create_inverse_triples=True
+    )
+    theirs = PykeenComplEx(
+        triples_factory=factory,
+        embedding_dim=config.rank,
+        loss=CrossEntropyLoss(reduction="sum"),
+        regularizer=None,
+    )
+    optimizers = [make_optimizer(ours, config.training), torch.optim.Adagrad(theirs.parameters())]
+    seconds = [0.0, 0.0]
+    for number, step in enumerate(task.steps(0, 0, 1)):
+        if number == steps + 2:
+            break
+        subject, relation, target = (torch.from_numpy(row) for row in step.batches[0])
+        for place in (0, 1):  # in turn, so that noise meets both
+            started = time.monotonic()
+            if place == 0:
+                loss = task.loss(ours, step.batches[0])
+            else:
+                scores = theirs.score_t(torch.stack([subject, relation % kb.num_relations], dim=1))
+                loss = torch.nn.functional.cross_entropy(scores, target, reduction="sum")
+            torch.autograd.backward(loss / step.normaliser)
+            optimizers[place].step()
+            optimizers[place].zero_grad()
+            if number >= 2:
+                seconds[place] += time.monotonic() - started
+    rate = [steps * config.batch / each for each in seconds]
+    print(f"ours {rate[0]:,.0f} triples/s, PyKEEN {rate[1]:,.0f}: {rate[0] / rate[1]:.2f} times")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["tune", "speed"])
+    parser.add_argument("--kb", type=Path, required=True)
+    parser.add_argument("--langs", default="el,es")
+    parser.add_argument("--facts", type=int, default=1000)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    kb = KB(options.kb)
+    if options.what == "speed":
+        speed(kb, options.steps)
+    else:
+        tune(kb, options.langs.split(","), options.facts, options.models.split(","), options.out)
+
+
+if __name__ == "__main__":
+    main()
