@@ -246,37 +246,36 @@ class Reproduction:
             config = SplitConfig(unseen=self.config.unseen, links=links, resplit=True)
             split_kb(self.kb, folder / "kb", config)
         kb = KB(folder / "kb")
-        settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
-        pretrain(kb, folder / "model", settings, self.progress)
         facts = unseen_facts(kb, self.langs)
         if not facts:
             raise PrixError(f"no test fact of {kb.folder} has an unseen entity: hold out more.")
-        title = f"Prix-LM (All), links {'kept' if links == 'keep' else 'removed'}"
-        model = ModelRanker(
-            Completer(folder / "model", kb, self.progress),
-            search="beam",
-            name=title,
-            progress=self.progress,
-        )
+        made = self._unseen_rankers(kb, folder)
+        rows = []
+        for key, (ranker, seconds) in made.items():
+            beyond = 10 if key == "model" else BEYOND
+            how = "beam K = 50, to rank 10" if key == "model" else "exact"
+            table = rank_facts(kb, ranker, facts, beyond=beyond)
+            title = f"{ranker.name}, links {'kept' if links == 'keep' else 'removed'}"
+            rows.append(Row(title, figures_by_language(table, beyond), how, seconds))
+            write_ranks(table, folder / f"{key}.parquet")
+            save_row(rows[-1], folder / f"{key}.json")
+        write_atomically(path, json.dumps(list(made)) + "\n")
+        return rows
+
+    def _unseen_rankers(self, kb: KB, folder: Path) -> dict[str, Made]:
+        """What can be asked of things that training has not seen, and what cannot answer."""
         config = dataclasses.replace(self.config.graph, epochs=self.config.unseen_graph_epochs)
         graph = train_graph(kb, folder / "graph", config, self.progress)
-        rankers: dict[str, Made] = {
+        settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
+        pretrain(kb, folder / "model", settings, self.progress)
+        completer = Completer(folder / "model", kb, self.progress)
+        model = ModelRanker(completer, search="beam", name="Prix-LM (All)", progress=self.progress)
+        return {
             "usual": (Transfer(kb, "usual"), None),
             "pairs": (Transfer(kb), None),
             "graph": (GraphRanker(kb, graph), training_seconds(folder / "graph")),
             "model": (model, training_seconds(folder / "model")),
         }
-        rows = []
-        for key, (ranker, seconds) in rankers.items():
-            is_beam = key == "model"
-            beyond = 10 if is_beam else BEYOND
-            table = rank_facts(kb, ranker, facts, beyond=beyond)
-            how = "beam K = 50, to rank 10" if is_beam else "exact"
-            rows.append(Row(ranker.name, figures_by_language(table, beyond), how, seconds))
-            write_ranks(table, folder / f"{key}.parquet")
-            save_row(rows[-1], folder / f"{key}.json")
-        write_atomically(path, json.dumps(list(rankers)) + "\n")
-        return rows
 
 
 def _check_folder(to: Path, kb: KB, config: ReproduceConfig) -> None:
