@@ -117,9 +117,15 @@ def test_the_public_names_are_these() -> None:
 
 def test_every_command_has_help_with_an_example_and_a_line_in_the_docs() -> None:
     docs = (ROOT / "docs" / "commands.md").read_text("utf-8")
-    for command in app.registered_commands:
+    commands = [("", command) for command in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        inner = group.typer_instance.registered_commands
+        commands += [(f"{group.name} ", command) for command in inner]
+    assert {"evaluate ", "reproduce "} <= {group for group, _ in commands}
+    for before, command in commands:
         assert command.callback is not None
-        name = command.name or command.callback.__name__
+        name = before + (command.name or command.callback.__name__)
         help_text = command.callback.__doc__ or ""
         assert f"Example: [b]prixlm {name}" in help_text, name
         assert f"`prixlm {name}" in docs, f"docs/commands.md has no line for {name}"
