@@ -271,8 +271,9 @@ def _first_right(found: Candidates, objects: Array, num_rankers: int) -> Array:
 def _evidence(score: Array, owner: Array, num_queries: int) -> Array:
     """A ranker's view of all candidates: (N, 5); missing where it has nothing to say of one.
 
-    Its score; its place among them (of equal ones the lower id is first); how far it is above the best of the others; its share of the
-    query's scores as exponents; and how far the query's first is above the second.
+    Its score; its place among them (of equal ones the lower id is first); how far it is above the
+    best of the others; its share of the query's scores as exponents; and how far the query's first
+    is above the second.
     """
     order = np.lexsort((-score, owner))
     starts = np.searchsorted(owner[order], np.arange(num_queries + 1))
