@@ -32,7 +32,7 @@ _CERTAIN = 1 - 1e-3
 _BUSY = 300
 """Things with more relations than this are no examples of similar subjects: each says little."""
 _ROWS = 1 << 24
-"""Rows that are counted at once."""
+"""Rows that are counted at once; those of one property stay together."""
 
 
 class Rules(ConceptRanker):
@@ -136,23 +136,21 @@ class Rules(ConceptRanker):
     def _count_similar(self) -> None:
         """Rules (property) -> (r, object), sorted by (property, r)."""
         subject, relation, object_ = self.triples
+        starts = np.searchsorted(subject, np.arange(self.num_concepts + 1))
         own = self.relation * self.num_concepts + self.target
-        self.property = np.unique(own)
-        number = np.searchsorted(self.property, own)  # of the property in each row
-        counts = self.starts[subject + 1] - self.starts[subject]
-        counts[counts > _BUSY] = 0
+        order = np.argsort(own, kind="stable")  # all that have a property in one chunk
+        self.property, number = np.unique(own[order], return_inverse=True)
+        whose, known = self.source[order], own[order]
+        counts = np.diff(starts)[whose]
+        counts[np.diff(self.starts)[whose] > _BUSY] = 0
         parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
-        order = np.lexsort((object_, relation))  # all triples of a relation in one chunk
-        for rows in _chunks(counts[order], relation[order]):
-            some = order[rows]
-            begin = self.starts[subject[some]]
-            place, triple = ragged_ranges(begin, begin + counts[some])
-            triple = some[triple]
-            is_itself = (self.relation[place] == relation[triple]) & (
-                self.target[place] == object_[triple]
-            )
-            place, triple = place[~is_itself], triple[~is_itself]
-            parts.append(self._similar_rules(number[place], relation[triple], object_[triple]))
+        for rows in _chunks(counts, number):
+            begin = starts[whose[rows]]
+            triple, row = ragged_ranges(begin, begin + counts[rows])
+            row = row + rows.start
+            is_itself = known[row] == relation[triple] * self.num_concepts + object_[triple]
+            triple, row = triple[~is_itself], row[~is_itself]
+            parts.append(self._similar_rules(number[row], relation[triple], object_[triple]))
         key, target, chance = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.lexsort((target, key))
         self.keys, self.object, self.chance = key[order], target[order], chance[order]
