@@ -22,45 +22,23 @@ from prixlm.kb.store import KB
 from prixlm.metrics import figures
 from prixlm.training import make_optimizer
 
-GRID = {
-    "TransE": [
-        replace(
-            BaselineConfig.default("TransE"),
-            dim=200,
-            epochs=epochs,
-            loss="self-adversarial",
-            negatives=32,
-            margin=margin,
-            lr=lr,
-            batch=512,
-        )
+
+def by_distance(model: str, dim: int) -> list[BaselineConfig]:
+    """TransE and RotatE, with the self-adversarial loss."""
+    base = BaselineConfig(model=model, dim=dim, batch=512, loss="self-adversarial", negatives=32)
+    return [
+        replace(base, epochs=epochs, margin=margin, lr=lr)
         for epochs, margin, lr in product((50, 150), (3.0, 9.0), (1e-3, 5e-3))
-    ],
+    ]
+
+
+COMPLEX = BaselineConfig(model="ComplEx", dim=100, batch=512, loss="softmax", inverse=True)
+GRID = {
+    "TransE": by_distance("TransE", 200),
     "ComplEx": [
-        replace(
-            BaselineConfig.default("ComplEx"),
-            dim=dim,
-            epochs=epochs,
-            loss="softmax",
-            inverse=True,
-            lr=lr,
-            batch=512,
-        )
-        for dim, epochs, lr in product((100,), (10, 30, 60), (1e-3, 1e-2))
+        replace(COMPLEX, epochs=epochs, lr=lr) for epochs, lr in product((10, 30, 60), (1e-3, 1e-2))
     ],
-    "RotatE": [
-        replace(
-            BaselineConfig.default("RotatE"),
-            dim=dim,
-            epochs=epochs,
-            loss="self-adversarial",
-            negatives=32,
-            margin=margin,
-            lr=lr,
-            batch=512,
-        )
-        for dim, epochs, margin, lr in product((100,), (50, 150), (3.0, 9.0), (1e-3, 5e-3))
-    ],
+    "RotatE": by_distance("RotatE", 100),
 }
 
 

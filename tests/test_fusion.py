@@ -9,8 +9,8 @@ import pytest
 from prixlm import KB, PrixError, import_kb
 from prixlm.fusion import Fusion, FusionConfig, Record
 from prixlm.heldout import read_facts
-from prixlm.metrics import BEYOND, figures
-from prixlm.ranking import Queries, Ranked, make_ranked, scores_from_pairs
+from prixlm.metrics import figures
+from prixlm.ranking import PairRanker, Queries
 from prixlm.rules import Rules
 from prixlm.transfer import Transfer
 
@@ -34,14 +34,14 @@ def write_kb(folder: Path, last: int = 0) -> KB:
     return import_kb([folder / "facts.tsv", folder / "links.tsv"], folder / "kb")
 
 
-class Guess:
+class Guess(PairRanker):
     """Right for one relation; for the other the truth is third."""
 
     def __init__(self, kb: KB, right: int) -> None:
         self.name, self.kb, self.right = f"guess {right}", kb, right
         self.number = np.array([int(name.split()[1]) for name in kb.names(range(kb.num_entities))])
 
-    def best(self, queries: Queries, k: int) -> Ranked:
+    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
         own = self.kb.entity_range(queries.lang)
         by_number = {int(self.number[e]): e for e in own}
         keys = self.kb.relation_keys()
@@ -55,14 +55,7 @@ class Guess:
                 owner.append(place)
                 entity.append(by_number[(truth + offset) % 60])
                 score.append(-float(rank))
-        return make_ranked(len(queries), np.array(owner), np.array(entity), np.array(score), k)
-
-    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
-        raise NotImplementedError
-
-    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        ranked = self.best(queries, 3)
-        return scores_from_pairs((ranked.owners(), ranked.entity, ranked.score), owner, entity)
+        return np.array(owner), np.array(entity), np.array(score)
 
 
 @pytest.fixture

@@ -20,6 +20,15 @@ def ask(kb: KB, lang: str, subject: str, relation: str, hidden: tuple[str, ...] 
     )
 
 
+def every_question(kb: KB) -> Queries:
+    """Every English entity with every relation."""
+    english = kb.entity_range("en")
+    subjects = np.repeat(np.arange(english.start, english.stop), kb.num_relations)
+    relations = np.tile(np.arange(kb.num_relations), len(english))
+    none = np.zeros(0, np.int64)
+    return Queries("en", subjects, relations, np.zeros(len(subjects) + 1, np.int64), none)
+
+
 def answers(kb: KB, rule: Transfer, queries: Queries) -> list[str]:
     return kb.names(rule.best(queries, 10).entity.tolist())
 
@@ -69,11 +78,7 @@ def test_what_there_is_no_evidence_for_shares_the_places_below(toy: KB) -> None:
 
 def test_many_queries_are_the_single_ones_together(toy: KB) -> None:
     rule = Transfer(toy)
-    english = toy.entity_range("en")
-    subjects = np.repeat(np.arange(english.start, english.stop), toy.num_relations)
-    relations = np.tile(np.arange(toy.num_relations), len(english))
-    none = np.zeros(0, np.int64)
-    together = Queries("en", subjects, relations, np.zeros(len(subjects) + 1, np.int64), none)
+    together = every_question(toy)
     ranked = rule.best(together, 3)
     for number in range(len(together)):
         one = rule.best(together.select(np.array([number])), 3)
@@ -113,12 +118,8 @@ def test_direct_links_do_not_go_by_way_of_a_third_language(toy: KB) -> None:
 
 def test_parts_of_many_queries_make_no_difference(toy: KB, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Transfer(toy)
-    english = toy.entity_range("en")
-    subjects = np.repeat(np.arange(english.start, english.stop), toy.num_relations)
-    relations = np.tile(np.arange(toy.num_relations), len(english))
-    none = np.zeros(0, np.int64)
-    queries = Queries("en", subjects, relations, np.zeros(len(subjects) + 1, np.int64), none)
-    objects = np.full(len(queries), english.start)
+    queries = every_question(toy)
+    objects = np.full(len(queries), toy.entity_range("en").start)
     whole, ranks = rule.best(queries, 3), rule.ranks(queries, objects)
     owner = whole.owners()[::-1]
     scores = rule.scores(queries, owner, whole.entity[::-1])

@@ -6,9 +6,9 @@ Sec. 3.2 that learn from the graph alone.
 
 Trained per language as in the paper, or on the merged graph of all languages (`lang=None`, with
 concepts as nodes). `default` is the library's own settings, as in the paper (whose library was
-OpenKE; PyKEEN's are five epochs, which is few); `tuned` is what a search on DBP-5L's valid facts
-found (benchmarks/baselines.py). Ranks are counted by `GraphRanker`, with the same candidates,
-filter and tie rule as every other row.
+OpenKE; PyKEEN's are five epochs, which is few); `tuned` has the settings that are to come from a
+search on valid facts (benchmarks/baselines.py). It has not been run yet: they are a first guess.
+Ranks are counted by `GraphRanker`: the candidates, filter and tie rule are those of every row.
 """
 
 import importlib.util
@@ -41,7 +41,6 @@ _TUNED: dict[str, dict[str, Any]] = {
     "ComplEx": {"dim": 200, "epochs": 30, "loss": "softmax", "inverse": True},
     "RotatE": {"dim": 200, "epochs": 100, "loss": "self-adversarial", "negatives": 32},
 }
-_MERGED: dict[str, dict[str, Any]] = {"TransE": {}, "ComplEx": {}, "RotatE": {}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +70,10 @@ class BaselineConfig:
         return cls(model=model)
 
     @classmethod
-    def tuned(cls, model: str, *, merged: bool = False) -> "BaselineConfig":
-        """The settings that were best on DBP-5L's valid facts."""
+    def tuned(cls, model: str) -> "BaselineConfig":
+        """Settings of our own: a first guess, not yet searched for."""
         config = cls.default(model)  # an unknown model is refused there
-        return replace(config, **_TUNED[config.model], **(_MERGED[model] if merged else {}))
+        return replace(config, **_TUNED[config.model])
 
 
 def train_baseline(

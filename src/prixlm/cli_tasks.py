@@ -106,7 +106,7 @@ def evaluate_lp(
         screen.print(f"Written to {to}.", markup=False)
 
 
-def _print_relations(screen: Any, title: str, part: dict[str, dict[str, float]]) -> None:
+def _print_relations(screen: Any, title: str, part: dict[str, dict[str, float | None]]) -> None:
     from rich.table import Table
 
     from prixlm.report import shown
@@ -115,7 +115,8 @@ def _print_relations(screen: Any, title: str, part: dict[str, dict[str, float]])
     for name in ("relation", "facts", "Hits@1", "Hits@10", "MRR"):
         table.add_column(name, justify="left" if name == "relation" else "right")
     for relation, values in part.items():
-        shares = [f"{100 * values[key]:.1f}" for key in ("hits_1", "hits_10", "mrr")]
+        found = [values[key] for key in ("hits_1", "hits_10", "mrr")]
+        shares = ["–" if value is None else f"{100 * value:.1f}" for value in found]
         table.add_row(shown(relation), f"{values['number']:,}", *shares)
     screen.print(table)
 

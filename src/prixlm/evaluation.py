@@ -62,7 +62,7 @@ class EvaluateConfig:
 
 def evaluate_rankers(
     kb: KB, config: EvaluateConfig, to: Path | None = None, progress: Progress | None = None
-) -> tuple[list[Row], dict[str, dict[str, dict[str, float]]]]:
+) -> tuple[list[Row], dict[str, dict[str, dict[str, float | None]]]]:
     """The rows of the table, and by row the figures of the most frequent relations.
 
     to: a folder for the table as Markdown, JSON and a picture, and every answer as Parquet.
@@ -91,6 +91,8 @@ def evaluate_rankers(
         rows.append(Row(ranker.name, figures_by_language(table, beyond), how, None, seconds))
         by_relation = figures_by_relation(table, beyond)
         parts = {name: dataclasses.asdict(part) for name, part in by_relation.items()}
+        if is_beam:  # it does not know the ranks that it does not find
+            parts = {name: part | {"mrr": None} for name, part in parts.items()}
         if config.relations:
             breakdown[ranker.name] = dict(list(parts.items())[: config.relations])
         if to is not None:

@@ -9,6 +9,7 @@ the language, without those that `hidden` lists for a query (the known objects o
 Dimension letters: Q queries, N answers of all queries, one query after another.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -126,7 +127,7 @@ def _keys(owner: Array, entity: Array) -> Array:
     return (owner.astype(np.int64) << 32) | entity.astype(np.int64)
 
 
-class PairRanker:
+class PairRanker(ABC):
     """A ranker that scores some pairs of query and object, and has nothing to say of the others.
 
     Some queries are scored at a time, so memory does not grow with their number.
@@ -135,9 +136,9 @@ class PairRanker:
     name: str
     kb: KB
 
+    @abstractmethod
     def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
         """Query, object and score of every pair with a score; hidden ones are left out."""
-        raise NotImplementedError
 
     def best(self, queries: Queries, k: int) -> Ranked:
         parts = [make_ranked(len(some), *self.scored(some), k) for _, some in self._parts(queries)]
@@ -177,9 +178,9 @@ class ConceptRanker(PairRanker):
         self.kb, self.name = kb, name
         self.concept = kb.concepts().astype(np.int64)
 
+    @abstractmethod
     def weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
         """Query, concept and score of every pair with a score."""
-        raise NotImplementedError
 
     def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
         owner, entity, score = self._named(queries.lang, *self.weigh(queries))

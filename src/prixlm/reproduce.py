@@ -201,7 +201,7 @@ class Reproduction:
 
     def _merged(self, name: str) -> Made:
         folder = self.to / "baselines" / f"{name.lower()}-merged"
-        ranker, seconds = self._baseline(folder, BaselineConfig.tuned(name, merged=True), None)
+        ranker, seconds = self._baseline(folder, BaselineConfig.tuned(name), None)
         ranker.name = f"{name}, merged graph"
         return ranker, seconds
 
@@ -308,7 +308,7 @@ def unseen_facts(kb: KB, langs: Sequence[str]) -> list[HeldOut]:
 
 
 def _keys(subject: Any, relation: Any, object_: Any) -> np.ndarray[Any, Any]:
-    """One text for each fact: three numbers do not fit into one."""
+    """One value for each fact: its three numbers."""
     parts = np.stack([np.asarray(x, np.int64) for x in (subject, relation, object_)], axis=1)
     return np.ascontiguousarray(parts).view([("", np.int64)] * 3).reshape(-1)
 
