@@ -23,23 +23,24 @@ LAYERS = [
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge", "kb.merged", "kb.carried"],
     ["kb.importer", "kb.splits"],
-    ["tokens", "report", "card", "configs", "terminal", "metrics"],
-    ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie"],
+    ["tokens", "report", "card", "configs", "terminal", "metrics", "alignment"],
+    ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie", "grids"],
     ["model", "supply", "ranking"],
-    ["compact", "training", "stepper", "transfer", "rules"],
-    ["pretrain", "walk", "graph", "heldout"],
+    ["compact", "training", "stepper", "transfer", "rules", "embed", "tasks.probing"],
+    ["pretrain", "walk", "graph", "heldout", "mirror", "neighbours"],
     ["estimate", "decode", "baselines", "fusion", "tasks.link_prediction"],
-    ["complete"],
+    ["complete", "tasks.entity_linking", "tasks.lexicon_induction"],
     ["demo", "queries", "model_ranking", "results"],
-    ["evaluation", "reproduce"],
-    ["cli_tasks"],
+    ["link", "spaces"],
+    ["evaluation", "reproduce", "reproduce_spaces"],
+    ["cli_tasks", "cli_entities"],
     ["cli"],
     ["__main__"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
     *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie"),
-    *("metrics", "ranking", "transfer", "rules", "heldout"),
+    *("metrics", "ranking", "transfer", "rules", "heldout", "alignment"),
 ]
 
 

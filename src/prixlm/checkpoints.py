@@ -53,7 +53,7 @@ def save_checkpoint(
         work.mkdir(parents=True)
         save_model(model, work)
         save_file(_flatten(optimizer, model), str(work / _OPTIMIZER))
-        for path in work.iterdir():
+        for path in filter(Path.is_file, work.rglob("*")):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         write_atomically(work / "state.json", json.dumps(state))

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prixlm.cli_entities import link, mirror
 from prixlm.cli_tasks import evaluate_app, reproduce_app
 from prixlm.errors import PrixError, Stopped
 from prixlm.terminal import console, print_json, progress_bar
@@ -149,6 +150,10 @@ def split(
     by_concept: Annotated[
         bool, typer.Option(help="Hide a fact in every language at once.")
     ] = False,
+    hide_links: Annotated[
+        float | None,
+        typer.Option(help="Hide the links of this share of the linked concepts instead."),
+    ] = None,
     langs: Langs = None,
     resplit: Annotated[bool, typer.Option(help="Split anew a KB that is split already.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
@@ -168,6 +173,7 @@ def split(
         valid=valid,
         unseen=unseen,
         by_concept=by_concept,
+        hide_links=hide_links,
         links=unseen_links,  # type: ignore[arg-type]  # the config refuses any other word
         langs=None if langs in (None, "all") else _codes(langs),
         resplit=resplit,
@@ -481,6 +487,8 @@ def demo(
     print_asked(screen, "English names in other languages (links it was trained on)", names)
 
 
+app.command()(mirror)
+app.command()(link)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(reproduce_app, name="reproduce")
 

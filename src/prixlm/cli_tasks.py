@@ -106,6 +106,203 @@ def evaluate_lp(
         screen.print(f"Written to {to}.", markup=False)
 
 
+Folders = Annotated[
+    list[Path] | None, typer.Option(metavar="FOLDER", help="An entity encoder; may be repeated.")
+]
+To = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Write the table here, as Markdown and JSON.")
+]
+
+
+@evaluate_app.command("xel")
+def evaluate_xel(
+    encoder: Folders = None,
+    kb: Annotated[
+        Path | None,
+        typer.Option(metavar="KB", help="A split whose hidden links are to be found."),
+    ] = None,
+    into: Annotated[
+        str, typer.Option(metavar="CODE", help="The entities' language, in a KB.")
+    ] = "en",
+    langs: Annotated[
+        str | None, typer.Option(metavar="CODES", help="Languages of the mentions, in a KB.")
+    ] = None,
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="A Prix-LM whose decoder translates, in a KB."),
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of entities, instead of a KB.")
+    ] = None,
+    queries: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Mentions, with --names; may be repeated."),
+    ] = None,
+    format: Annotated[str, typer.Option(help="Of the files: xlbel or lrxel.")] = "xlbel",
+    split: Annotated[str, typer.Option(help="Of the hidden links: test or valid.")] = "test",
+    most: Annotated[
+        int | None, typer.Option(metavar="N", help="A sample of N mentions a language, in a KB.")
+    ] = None,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """Entity linking: mentions in one language, entities named in another. String similarity is
+    always a row.
+
+    Example: [b]prixlm evaluate xel --kb split --encoder encoder --into en[/b]
+    """
+    if (kb is None) == (names is None) or (names is None) != (not queries):
+        raise PrixError("name a KB whose links are hidden, or --names with --queries.")
+    if names is not None and model:
+        raise PrixError("--model translates into the names of a KB: leave it out with --names.")
+    if format not in ("xlbel", "lrxel"):
+        raise PrixError(f"--format {format}: expected xlbel or lrxel.")
+    from prixlm.embed import EntityEncoder
+    from prixlm.kb.store import KB
+    from prixlm.languages import parse_languages
+    from prixlm.spaces import Translation, evaluate_linking, hidden_tasks
+    from prixlm.tasks.entity_linking import EncoderScorer, FuzzyScorer, read_lrxel, read_xlbel
+
+    read = read_xlbel if format == "xlbel" else read_lrxel
+    with progress_bar() as progress:
+        ways: list[Any] = [FuzzyScorer()]
+        ways += [
+            EncoderScorer(EntityEncoder.load(folder), title)
+            for title, folder in _titled(encoder or []).items()
+        ]
+        if kb is not None:
+            source = KB(kb)
+            asked = parse_languages(langs.split(",")) if langs else None
+            tasks = hidden_tasks(source, into, asked, split, most)
+            ways += [
+                Translation(folder, source, into, f"translate {title}")
+                for title, folder in _titled(model or []).items()
+            ]
+        else:
+            assert names is not None
+            files = _titled(queries or [])
+            tasks = {title: read(names, path) for title, path in files.items()}
+        grids = evaluate_linking(tasks, ways, progress)
+    _show_grids(grids, "xel", to, as_json)
+
+
+@evaluate_app.command("bli")
+def evaluate_bli(
+    train: Annotated[
+        list[Path],
+        typer.Option(metavar="FILE", help="A dictionary to learn from; may be repeated."),
+    ],
+    test: Annotated[
+        list[Path], typer.Option(metavar="FILE", help="Its test dictionary, in the same order.")
+    ],
+    encoder: Folders = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="CODES", help="Target languages, for frequent words as candidates."),
+    ] = None,
+    frequent: Annotated[int, typer.Option(help="So many frequent words.")] = 50_000,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """Bilingual lexicon induction: translations of words, by VecMap and CSLS.
+
+    Example: [b]prixlm evaluate bli --encoder encoder --train en-it.train --test en-it.test[/b]
+    """
+    codes = target.split(",") if target else [None] * len(train)
+    if not encoder:
+        raise PrixError("name an encoder: --encoder FOLDER, made with `prixlm mirror`.")
+    if not len(train) == len(test) == len(codes):
+        raise PrixError(
+            f"{len(train)} files to learn from, {len(test)} to test and {len(codes)} target "
+            "languages: expected as many of each."
+        )
+    from prixlm.embed import EntityEncoder
+    from prixlm.spaces import evaluate_lexicons
+    from prixlm.tasks.lexicon_induction import read_dictionaries
+
+    titles = _titled(test)
+    dictionaries = {
+        title: (read_dictionaries(a, b), code)
+        for (title, b), a, code in zip(titles.items(), train, codes, strict=True)
+    }
+    with progress_bar() as progress:
+        encoders = {title: EntityEncoder.load(path) for title, path in _titled(encoder).items()}
+        grids = evaluate_lexicons(encoders, dictionaries, frequent, progress)
+    _show_grids(grids, "bli", to, as_json)
+
+
+@evaluate_app.command("probe")
+def evaluate_probe(
+    model: Annotated[
+        list[Path],
+        typer.Option(metavar="FOLDER", help="A Prix-LM, XLM-R or mBERT; may be repeated."),
+    ],
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="BMLAMA's TSV, named by its language: en.tsv."),
+    ] = None,
+    mlama: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="mLAMA's folder, instead of TSVs.")
+    ] = None,
+    langs: Annotated[
+        str | None, typer.Option(metavar="CODES", help="Languages of mLAMA's folder.")
+    ] = None,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """Knowledge probing: prompts with a blank.
+
+    Example: [b]prixlm evaluate probe --model model --prompts en.tsv --prompts fi.tsv[/b]
+    """
+    if (mlama is None) == (not prompts):
+        raise PrixError("name TSV files with --prompts, or a folder with --mlama.")
+    from prixlm.embed import load_model
+    from prixlm.spaces import evaluate_probing
+    from prixlm.tasks.probing import read_bmlama, read_mlama
+
+    if mlama is not None:
+        codes = (
+            langs.split(",")
+            if langs
+            else sorted(p.parent.name for p in mlama.glob("*/templates.jsonl"))
+        )
+        if not codes:
+            raise PrixError(f"{mlama} has no LANG/templates.jsonl: expected mLAMA's layout.")
+        asked = {code: read_mlama(mlama, code) for code in codes}
+    else:
+        asked = {path.stem: read_bmlama(path) for path in prompts or []}
+    with progress_bar() as progress:
+        models = {title: load_model(path) for title, path in _titled(model).items()}
+        grids, found = evaluate_probing(models, asked, progress)
+    _show_grids(grids, "probe", to, as_json)
+    for title, parts in found.items():
+        for lang, part in parts.items():
+            for why, number in part.problems.items():
+                typer.echo(f"{title}, {lang}: {number} left out: {why}", err=True)
+
+
+def _titled(folders: list[Path]) -> dict[str, Path]:
+    """Paths by the shortest end that tells them apart."""
+    for parts in range(1, 1 + max((len(path.parts) for path in folders), default=1)):
+        titles = {"/".join(path.parts[-parts:]): path for path in folders}
+        if len(titles) == len(folders):
+            break
+    return titles
+
+
+def _show_grids(grids: Any, name: str, to: Path | None, as_json: bool) -> None:
+    from prixlm.grids import grid_values, print_grids, write_grids
+
+    if to is not None:
+        write_grids(to, name, grids)
+    if as_json:
+        print_json(grid_values(grids))
+        return
+    print_grids(console(), grids)
+    if to is not None:
+        console().print(f"Written to {to}.", markup=False)
+
+
 def _print_relations(screen: Any, title: str, part: dict[str, dict[str, float | None]]) -> None:
     from rich.table import Table
 
@@ -170,3 +367,93 @@ def reproduce_lp(
         return
     print_rows(console(), found)
     console().print(f"Written to {to}.", markup=False)
+
+
+SpaceConfig = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
+Target = Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")]
+
+
+@reproduce_app.command("xel")
+def reproduce_xel(
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder with links.")],
+    to: Target,
+    config: SpaceConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Every row of the linking table, on links that are hidden first; goes on after a stop.
+
+    Example: [b]prixlm reproduce xel --kb dbp5l --to table[/b]
+    """
+    from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import reproduce_xel as run
+
+    with progress_bar() as progress:
+        grids = run(KB(kb), to, _space_settings(config), progress)
+    _show_reproduced(grids, to, as_json)
+
+
+@reproduce_app.command("bli")
+def reproduce_bli(
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder.")],
+    to: Target,
+    dictionaries: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder for each pair (en-it), with a *train* and a *test* file.",
+        ),
+    ],
+    config: SpaceConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Every row of the lexicon-induction table; goes on after a stop.
+
+    Example: [b]prixlm reproduce bli --kb dbp5l --to table --dictionaries bli[/b]
+    """
+    from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import reproduce_bli as run
+    from prixlm.tasks.lexicon_induction import read_folder
+
+    with progress_bar() as progress:
+        grids = run(KB(kb), to, read_folder(dictionaries), _space_settings(config), progress)
+    _show_reproduced(grids, to, as_json)
+
+
+@reproduce_app.command("probe")
+def reproduce_probe(
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder.")],
+    to: Target,
+    prompts: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="BMLAMA's TSVs, named by language: en.tsv.")
+    ],
+    config: SpaceConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Every row of the probing table; goes on after a stop.
+
+    Example: [b]prixlm reproduce probe --kb dbp5l --to table --prompts bmlama53[/b]
+    """
+    from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import reproduce_probe as run
+    from prixlm.tasks.probing import read_bmlama
+
+    files = sorted(prompts.glob("*.tsv"))
+    if not files:
+        raise PrixError(f"{prompts} has no .tsv file: expected one for each language, en.tsv.")
+    asked = {path.stem: read_bmlama(path) for path in files}
+    with progress_bar() as progress:
+        grids = run(KB(kb), to, asked, _space_settings(config), progress)
+    _show_reproduced(grids, to, as_json)
+
+
+def _space_settings(config: Path | None) -> Any:
+    from prixlm.configs import read_config
+    from prixlm.reproduce_spaces import SpacesConfig
+
+    return SpacesConfig() if config is None else read_config(config, SpacesConfig())
+
+
+def _show_reproduced(grids: Any, to: Path, as_json: bool) -> None:
+    _show_grids(grids, "", None, as_json)
+    if not as_json:
+        console().print(f"Written to {to}.", markup=False)

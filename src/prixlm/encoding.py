@@ -142,7 +142,7 @@ class BatchEncoder:
     ) -> None:
         self.encoder, self.cache, self.full = encoder, cache, full
         self.num_relations = kb.num_relations
-        self.starts = np.array([kb.entity_range(lang).start for lang in kb.languages])
+        self.language = kb.language_of  # of entities: its place in `KB.languages`
         self.lang_ids = np.array([encoder.id(language_token(lang)) for lang in kb.languages])
         self.pad = encoder.id(encoder.base.padding)
         start, sep = encoder.id(encoder.base.start), encoder.id(encoder.base.separator)
@@ -154,10 +154,6 @@ class BatchEncoder:
     def num_special(self) -> int:
         """The special tokens of every input."""
         return sum(map(len, self.before)) + len(self.after)
-
-    def language(self, entities: Array) -> Array:
-        """The place of each entity's language in `KB.languages`."""
-        return np.searchsorted(self.starts, entities, side="right") - 1
 
     def num_tokens(self, facts: Facts) -> Array:
         """The tokens of each fact's names: what the length rule counts (no special tokens)."""

@@ -43,6 +43,7 @@ from prixlm.trim import trim_tokenizer
 Array = np.ndarray[Any, Any]
 
 SETTINGS = "prixlm.json"
+_UNTRIMMED = "untrimmed-tokenizer.json"
 _ARCHITECTURES: dict[str, tuple[Any, BaseTokens]] = {
     "xlm-roberta": (XLMRobertaForMaskedLM, XLMR),
     "bert": (BertForMaskedLM, MBERT),
@@ -62,9 +63,14 @@ class PrixLM(nn.Module):
     """A backbone with the prefix mask, and the encoder of its facts."""
 
     def __init__(
-        self, backbone: Any, tokenizer: PreTrainedTokenizerFast, settings: Settings
+        self,
+        backbone: Any,
+        tokenizer: PreTrainedTokenizerFast,
+        settings: Settings,
+        untrimmed: Path | Tokenizer | None = None,
     ) -> None:
         super().__init__()
+        self._untrimmed = untrimmed
         replace_dropout(backbone)
         self.backbone = backbone
         self.tokenizer = tokenizer
@@ -88,7 +94,9 @@ class PrixLM(nn.Module):
         keep: says which pieces stay, if the vocabulary is to be trimmed (`trim.pieces_to_keep`).
         """
         backbone, tokenizer, causal = _load_backbone(base)
+        untrimmed = None
         if keep is not None:
+            untrimmed = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
             tokenizer = _trim(backbone, tokenizer, keep(tokenizer.backend_tokenizer))
         add_tokens(tokenizer.backend_tokenizer, languages)
         old = backbone.get_input_embeddings().num_embeddings
@@ -99,14 +107,15 @@ class PrixLM(nn.Module):
             weight = backbone.get_input_embeddings().weight.data
             weight[old:].normal_(0.0, backbone.config.initializer_range, generator=generator)
         settings = Settings(languages=tuple(languages), mask="causal" if causal else "prefix")
-        return cls(backbone, tokenizer, settings)
+        return cls(backbone, tokenizer, settings, untrimmed)
 
     @classmethod
     def load(cls, folder: str | Path) -> "PrixLM":
         """A model that `save` wrote."""
         settings = _read_settings(Path(folder))
         backbone, tokenizer, _ = _load_backbone(folder)
-        return cls(backbone, tokenizer, settings)
+        before = Path(folder) / _UNTRIMMED
+        return cls(backbone, tokenizer, settings, before if before.exists() else None)
 
     def save(self, folder: str | Path) -> None:
         """Write safetensors, config, tokenizer, model card and settings (which come last).
@@ -117,10 +126,19 @@ class PrixLM(nn.Module):
         with _no_bars():
             self.backbone.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
+        if self.untrimmed is not None:
+            write_atomically(Path(folder) / _UNTRIMMED, self.untrimmed.to_str())
         card = model_card(list(settings.languages), settings.mask, settings.trained)
         (Path(folder) / "README.md").write_text(card, "utf-8")
         text = json.dumps(asdict(settings), indent=1, ensure_ascii=False)
         write_atomically(Path(folder) / SETTINGS, text + "\n")
+
+    @property
+    def untrimmed(self) -> Tokenizer | None:
+        """The base's own tokenizer, where the vocabulary was trimmed; read when it is asked for."""
+        if isinstance(self._untrimmed, Path):
+            self._untrimmed = Tokenizer.from_file(str(self._untrimmed))
+        return self._untrimmed
 
     def hidden(self, ids: Tensor, prefix: Tensor, length: Tensor) -> Tensor:
         """The last layer's states: (B, L, H), by transformers' own forward pass."""

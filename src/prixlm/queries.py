@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -87,7 +87,14 @@ def answer_file(
             counts["queries"] += len(queries)
             if progress is not None:
                 progress("answer", counts["queries"], total)
-        counts["errors"] = _join(parts, out)
+
+        def tables() -> Iterator[pa.Table]:
+            for part in parts:
+                table = pq.read_table(part)
+                counts["errors"] += table.num_rows - table["error"].null_count
+                yield table
+
+        write_rows(tables(), SCHEMA, out)
         shutil.rmtree(work)
     return counts
 
@@ -238,19 +245,16 @@ def _check_stamp(
         write_atomically(stamp, digest.hexdigest())
 
 
-def _join(parts: list[Path], out: Path) -> int:
-    """All parts as one file, under a temporary name until it is whole; rows with an error."""
+def write_rows(tables: Iterable[pa.Table], schema: pa.Schema, out: Path) -> None:
+    """All tables as one file, by its ending; under a temporary name until it is whole."""
     temporary = out.with_name(out.name + ".tmp")
-    errors = 0
     writer: Any = None
     with temporary.open("wb") as file:
         if out.suffix == ".parquet":
-            writer = pq.ParquetWriter(file, SCHEMA)
+            writer = pq.ParquetWriter(file, schema)
         elif out.suffix != ".jsonl":
-            file.write((_delimiter(out).join(SCHEMA.names) + "\n").encode())
-        for part in parts:
-            table = pq.read_table(part)
-            errors += table.num_rows - table["error"].null_count
+            file.write((_delimiter(out).join(schema.names) + "\n").encode())
+        for table in tables:
             if writer is not None:
                 writer.write_table(table)
             else:
@@ -258,7 +262,6 @@ def _join(parts: list[Path], out: Path) -> int:
         if writer is not None:
             writer.close()
     temporary.replace(out)
-    return errors
 
 
 def _delimiter(out: Path) -> str:

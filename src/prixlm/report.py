@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from prixlm.facts import Answer, Asked
+from prixlm.facts import Answer, Asked, Entity
 from prixlm.kb.store import KB, SPLITS
 
 
@@ -123,6 +123,19 @@ def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> No
     table.add_column("log-probability", justify="right")
     for answer in answers:
         table.add_row(str(answer.rank), shown(answer.name), f"{answer.score:.2f}")
+    console.print(table)
+
+
+def print_linked(
+    console: Console, mention: str, answers: Sequence[Answer], entities: Sequence[Entity]
+) -> None:
+    """The nearest entities of one mention, with their languages and keys."""
+    table = Table(title=shown(mention), title_style="bold", title_justify="left")
+    for column in ("", "entity", "language", "key", "similarity"):
+        table.add_column(column, justify="right" if column in ("", "similarity") else "left")
+    for answer, entity in zip(answers, entities, strict=True):
+        cells = (shown(entity.name), entity.lang, shown(entity.key))
+        table.add_row(str(answer.rank), *cells, f"{answer.score:.3f}")
     console.print(table)
 
 

@@ -61,7 +61,7 @@ class FactSupply:
             self.num_carried = len(carried)
             self.triples = join_facts([self.triples, carried])
         wants_links = config.links == "all" and config.langs is None and split == "train"
-        self.links = _Links(kb, batches, config.max_links) if wants_links else None
+        self.links = Links(kb, config.max_links) if wants_links else None
         self.num_triples = len(self.triples)
         self.num_links = self.links.number if self.links else 0
         if not len(self):
@@ -150,11 +150,11 @@ def count_links(kb: KB, most: int) -> int:
     return int((sizes * np.minimum(sizes - 1, most)).sum())
 
 
-class _Links:
+class Links:
     """The links of all concepts, numbered: entity by entity, at most `most` for each."""
 
-    def __init__(self, kb: KB, batches: BatchEncoder, most: int) -> None:
-        self.batches = batches
+    def __init__(self, kb: KB, most: int) -> None:
+        self.kb = kb
         concept = kb.concepts()
         self.members = np.argsort(concept, kind="stable").astype(np.int32)
         sizes = np.bincount(concept)
@@ -175,8 +175,7 @@ class _Links:
         offset = 1 + (turn + _mix(subject, seed) % others) % others
         place = (self.place[subject] + offset) % self.size[subject]
         object_ = self.members[self.start[subject] + place]
-        language = self.batches.language
-        apart = language(subject) != language(object_)
+        apart = self.kb.language_of(subject) != self.kb.language_of(object_)
         relation = np.full(len(subject), LINK, np.int64)
         return Facts(subject, relation, object_).select(apart)
 

@@ -96,6 +96,13 @@ def encode_names(tokenizer: Tokenizer, names: list[str]) -> list[list[int]]:
     return rows
 
 
+def make_ragged(rows: list[list[int]]) -> Ragged:
+    """Rows of ids, in memory."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
+    return Ragged(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), flat)
+
+
 def build_tokens(kb: KB, tokenizer: Tokenizer, progress: Progress | None = None) -> TokenCache:
     """The token cache of a KB: the one that is there, or a new one."""
     key = tokenizer_hash(tokenizer)

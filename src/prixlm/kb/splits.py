@@ -7,6 +7,8 @@ A split is a KB folder whose triples are marked; training may see `train` and no
 - `unseen`: whole concepts are held out, in all languages; every triple that touches one is a test
   triple, and their links are kept or removed.
 - `by_concept`: a fact is hidden in every language at once, so nothing can be carried over.
+- `hide_links`: the links of whole concepts are hidden, to be found again; triples stay as they are.
+  (Of single links half could be found through a third language.)
 
 A true triple that is neither trained on nor tested is marked `known`: the known-object filter still
 has to know it.
@@ -43,25 +45,31 @@ class SplitConfig:
     valid: float = 0.05  # share for choosing; of the concepts, when entities are held out
     unseen: float | None = None  # hold out this share of the concepts instead
     by_concept: bool = False  # hide a fact in every language at once
+    hide_links: float | None = None  # hide the links of this share of the linked concepts instead
     links: Literal["keep", "remove"] = "keep"  # of held-out entities
     langs: tuple[str, ...] | None = None  # test in these languages only
     resplit: bool = False  # split anew what is split already
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("test", "valid", "unseen"):
+        for name in ("test", "valid", "unseen", "hide_links"):
             share = getattr(self, name)
             if share is not None and not 0 <= share < 1:
-                raise PrixError(
-                    f"--{name} {share}: expected a share from 0 up to, not including, 1."
-                )
+                flag = "--" + name.replace("_", "-")
+                raise PrixError(f"{flag} {share}: expected a share from 0 up to, not including, 1.")
         if self.langs is not None:
             object.__setattr__(self, "langs", parse_languages(self.langs))
         if self.seed < 0:
             raise PrixError(f"--seed {self.seed}: expected 0 or more.")
         if self.unseen == 0:
             raise PrixError("--unseen 0 would hold out nothing: expected a share above 0.")
-        held_out = self.valid + (self.test if self.unseen is None else self.unseen)
+        if self.hide_links == 0:
+            raise PrixError("--hide-links 0 would hide nothing: expected a share above 0.")
+        if self.hide_links is not None and (self.unseen is not None or self.by_concept):
+            raise PrixError("--hide-links is a split of its own: leave out the other one.")
+        held_out = self.valid + next(
+            share for share in (self.hide_links, self.unseen, self.test) if share is not None
+        )
         if held_out >= 1:
             raise PrixError(f"valid and test take {held_out:.0%}: nothing would be left for train.")
         if self.unseen is not None and self.by_concept:
@@ -92,12 +100,16 @@ def split_kb(
         out, scratch = work / "kb", work / "scratch"
         for table in ("aliases", "relations", "relation_names"):
             shutil.copyfile(kb.path(table), out / f"{table}.parquet")
-        concept = kb.concepts()
-        held_out = _hold_out(int(concept.max(initial=-1)) + 1, config)
-        _assign(kb, scratch / "assigned.parquet", _chooser(kb, concept, held_out, config))
-        counts = dict(kb.manifest.counts)
-        counts["triples"] = _write_triples(kb, scratch, out, concept, config, memory)
-        counts |= _write_links(kb, out, concept, held_out, config)
+        concept, counts = kb.concepts(), dict(kb.manifest.counts)
+        if config.hide_links is not None:
+            counts |= _hide_links(kb, out, concept, config)
+        else:
+            held_out = _hold_out(int(concept.max(initial=-1)) + 1, config)
+            _assign(kb, scratch / "assigned.parquet", _chooser(kb, concept, held_out, config))
+            counts["triples"] = _write_triples(kb, scratch, out, concept, config, memory)
+            is_removed = held_out is not None and config.links == "remove"
+            alone = held_out[concept] != TRAIN if held_out is not None and is_removed else None
+            counts |= _write_links(kb, out, concept, alone)
         origin = {"method": _method(config), "from": kb.fingerprint(), **asdict(config)}
         replaced(kb.manifest, counts=counts, split=origin).write(out)
         publish(out, to)
@@ -160,6 +172,10 @@ def _check(kb: KB, config: SplitConfig) -> None:
         raise PrixError(
             f"{kb.folder} has no {', '.join(missing)}; its languages are {', '.join(kb.languages)}."
         )
+    if config.hide_links is not None:
+        if kb.path("hidden_links").is_file():
+            raise PrixError(f"{kb.folder} hides links already: hide those of what it was made of.")
+        return
     if kb.num_triples() == 0:
         raise PrixError(f"{kb.folder} has no triples: there is nothing to split.")
     if kb.num_triples(split="train") < kb.num_triples() and not config.resplit:
@@ -170,6 +186,8 @@ def _check(kb: KB, config: SplitConfig) -> None:
 def _method(config: SplitConfig) -> str:
     if config.unseen is not None:
         return "unseen"
+    if config.hide_links is not None:
+        return "hidden-links"
     return "by-concept" if config.by_concept else "random"
 
 
@@ -314,15 +332,42 @@ def _write_triples(
     return counts
 
 
-def _write_links(
-    kb: KB, out: Path, concept: Array, held_out: Array | None, config: SplitConfig
-) -> dict[str, Any]:
-    """The entities and links of the split: held-out entities stand alone if links are removed."""
-    if held_out is None or config.links == "keep":
+def _hide_links(kb: KB, out: Path, concept: Array, config: SplitConfig) -> dict[str, Any]:
+    """Some concepts fall apart; the links that they were are written down, to be found again."""
+    assert config.hide_links is not None
+    order = np.argsort(concept, kind="stable")
+    language = kb.language_of(order)
+    several = np.zeros(int(concept.max(initial=-1)) + 1, bool)  # of more than one language
+    differs = (np.diff(concept[order]) == 0) & (np.diff(language) != 0)
+    several[concept[order[1:][differs]]] = True
+    linked = np.random.default_rng(config.seed).permutation(np.flatnonzero(several))
+    num_test, num_valid = (round(x * len(linked)) for x in (config.hide_links, config.valid))
+    if not num_test:
+        raise PrixError(
+            f"{kb.folder} has {len(linked)} linked concepts: too few to hide "
+            f"{config.hide_links:.0%} of them."
+        )
+    chosen = np.full(len(several), TRAIN, np.int8)
+    chosen[linked[:num_test]] = TEST
+    chosen[linked[num_test : num_test + num_valid]] = VALID
+    shutil.copyfile(kb.path("triples"), out / "triples.parquet")
+    with TableWriter(out, "hidden_links") as table:
+        for batch in kb.link_pairs():
+            a, b = np.asarray(batch.column(0)), np.asarray(batch.column(1))
+            splits = chosen[concept[a]]
+            rows = splits != TRAIN
+            names = pa.array(SPLITS, pa.string()).take(pa.array(splits[rows]))
+            table.write(a=a[rows], b=b[rows], split=names)
+    hidden = {"hidden_links": table.num_rows}
+    return hidden | _write_links(kb, out, concept, chosen[concept] != TRAIN)
+
+
+def _write_links(kb: KB, out: Path, concept: Array, alone: Array | None) -> dict[str, Any]:
+    """The entities and links of the split; some entities stand alone now."""
+    if alone is None:
         for table in ("entities", "links"):
             shutil.copyfile(kb.path(table), out / f"{table}.parquet")
         return {}
-    alone = held_out[concept] != TRAIN
     labels = concept.astype(np.int64)
     labels[alone] = len(concept) + np.flatnonzero(alone)
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)

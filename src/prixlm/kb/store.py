@@ -6,6 +6,7 @@
     relation_names.parquet  relation, lang, name               names in single languages
     triples.parquet         lang, subject, relation, object, split    ordered by subject
     links.parquet           a, b                               explicit pairs, a < b
+    hidden_links.parquet    a, b, split                        only where a split hides some
     manifest.json           version, counts, sources, licence, what was left out and why
     rejects.tsv             the first rows that could not be imported, by reason
 
@@ -65,7 +66,9 @@ SCHEMAS = {
         ]
     ),
     "links": pa.schema([("a", pa.int32()), ("b", pa.int32())]),
+    "hidden_links": pa.schema([("a", pa.int32()), ("b", pa.int32()), ("split", pa.string())]),
 }
+_OPTIONAL = ("hidden_links",)
 ROW_GROUP = 1 << 17
 BATCH_ROWS = 1 << 16
 
@@ -172,10 +175,12 @@ class KB:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.manifest = Manifest.read(self.folder)
-        missing = [name for name in SCHEMAS if not self.path(name).is_file()]
+        tables = [name for name in SCHEMAS if name not in _OPTIONAL]
+        missing = [name for name in tables if not self.path(name).is_file()]
         if missing:
             raise PrixError(f"{self.folder}: {missing[0]}.parquet is missing. Import the KB again.")
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._starts: np.ndarray[Any, Any] | None = None
 
     def path(self, table: str) -> Path:
         """The file of a table, for tools that read Parquet themselves."""
@@ -209,6 +214,12 @@ class KB:
             raise PrixError(f"{self.folder} has no language {lang}; it has {', '.join(counts)}.")
         start = sum(number for language, number in counts.items() if language < lang)
         return range(start, start + counts[lang])
+
+    def language_of(self, entities: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The place of each entity's language in `languages`."""
+        if self._starts is None:
+            self._starts = np.array([self.entity_range(lang).start for lang in self.languages])
+        return np.searchsorted(self._starts, entities, side="right") - 1
 
     def batches(
         self,
@@ -323,6 +334,16 @@ class KB:
         )
         yield from self._stream(query, BATCH_ROWS)
 
+    def hidden_links(self, split: str = "test") -> pa.Table:
+        """Pairs `a, b` in different languages whose link this split hides, a < b, in order."""
+        if not self.path("hidden_links").is_file():
+            raise PrixError(
+                f"{self.folder} hides no links: make a split that does with `prixlm split "
+                "--hide-links 0.2`."
+            )
+        sql = "SELECT a, b FROM hidden_links WHERE split = $split ORDER BY a, b"
+        return self.query(sql, {"split": split}).to_arrow_table()
+
     def query(self, sql: str, parameters: Any = None) -> duckdb.DuckDBPyRelation:
         """SQL over the tables (`entities`, `triples`, ...), for questions of one's own."""
         return self._connect().cursor().sql(sql, params=parameters)
@@ -354,7 +375,7 @@ class KB:
             spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
             self._connection.execute(f"SET temp_directory = '{spill}'")
             self._connection.execute("SET enable_progress_bar = false")
-            for table in SCHEMAS:
+            for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
                 path = quote_path(self.path(table))
                 self._connection.execute(
                     f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})"

@@ -1,0 +1,109 @@
+"""Tables of shares: a line for each way, a column for each language or pair.
+
+For linking, lexicon induction and probing; link prediction has figures of its own (`results`).
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from prixlm.kb.disk import write_atomically
+from prixlm.report import shown
+
+MEAN = "mean"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Shares from 0 to 1 by row and column; NaN where nothing was asked."""
+
+    title: str
+    rows: dict[str, dict[str, float]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)  # what each column's share is of
+
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows.values() for name in row))
+
+    def cells(self, row: str) -> list[str]:
+        """In per cent, with their mean over the columns where there are several."""
+        columns = self.columns()
+        values = [self.rows[row].get(name, float("nan")) for name in columns]
+        known = [value for value in values if value == value]
+        mean = sum(known) / len(known) if len(known) == len(columns) else float("nan")
+        shares = values if len(columns) < 2 else [*values, mean]
+        return ["–" if value != value else f"{100 * value:.1f}" for value in shares]
+
+    def heads(self) -> list[str]:
+        columns = self.columns()
+        named = [f"{c} ({self.numbers[c]:,})" if c in self.numbers else c for c in columns]
+        return named if len(columns) < 2 else [*named, MEAN]
+
+
+def print_grids(console: Console, grids: Sequence[Grid]) -> None:
+    for grid in grids:
+        console.print(f"[bold]{shown(grid.title)} (%)[/bold]")  # a table's own title is wrapped
+        table = Table()
+        table.add_column("row")
+        for name in grid.heads():
+            table.add_column(shown(name), justify="right", no_wrap=True)
+        for row in grid.rows:
+            table.add_row(shown(row), *grid.cells(row))
+        console.print(table)
+
+
+def grids_markdown(grids: Sequence[Grid]) -> str:
+    parts = []
+    for grid in grids:
+        heads = [_plain(name) for name in grid.heads()]
+        lines = [
+            f"**{_plain(grid.title)}** (%)",
+            "",
+            "| row | " + " | ".join(heads) + " |",
+            "| --- |" + " ---: |" * len(heads),
+            *(f"| {_plain(row)} | " + " | ".join(grid.cells(row)) + " |" for row in grid.rows),
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def grid_values(grids: Sequence[Grid]) -> list[dict[str, Any]]:
+    """For JSON, which has no NaN."""
+    found = [dataclasses.asdict(grid) for grid in grids]
+    for grid in found:
+        for row in grid["rows"].values():
+            row |= {name: None for name, value in row.items() if value != value}
+    return found
+
+
+def write_grids(to: Path, name: str, grids: Sequence[Grid]) -> None:
+    """`name.md` and `name.json` in a folder."""
+    to.mkdir(parents=True, exist_ok=True)
+    write_atomically(to / f"{name}.md", grids_markdown(grids))
+    text = json.dumps(grid_values(grids), ensure_ascii=False, indent=1)
+    write_atomically(to / f"{name}.json", text + "\n")
+
+
+def read_grids(path: Path) -> list[Grid]:
+    values = json.loads(path.read_text("utf-8"))
+    nothing = float("nan")
+    return [
+        Grid(
+            one["title"],
+            {
+                row: {c: nothing if v is None else v for c, v in cells.items()}
+                for row, cells in one["rows"].items()
+            },
+            one["numbers"],
+        )
+        for one in values
+    ]

@@ -1,0 +1,284 @@
+"""Cross-lingual entity linking (Sec. 3.3): a mention in one language, an entity named in another.
+
+    task = read_xlbel("names.txt", "fi_queries.txt")
+    ranks = linking_ranks(EncoderScorer(encoder), task)
+    accuracy(ranks, 1)
+
+The entities have one or more names; a mention may have several right entities, and any counts. An
+entity's score is that of its best name, and the rank of a right one follows the tie rule of
+`metrics.py`: entities of one name share the mean of their ranks, so accuracy@1 gains nothing from
+names that cannot be told apart.
+
+Dimension letters: Q mentions, N names, E entities.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from prixlm.embed import EntityEncoder
+from prixlm.errors import PrixError
+from prixlm.kb.store import KB
+
+logger = logging.getLogger(__name__)
+Array = np.ndarray[Any, Any]
+_SCORES = 1 << 24
+"""Scores that are held at once."""
+
+
+@dataclass(frozen=True)
+class LinkingTask:
+    """Names of entities, and mentions with the entities that are right."""
+
+    names: list[str]  # (N,)
+    owner: Array  # (N,) the entity of each name
+    mentions: list[str]  # (Q,)
+    offsets: Array  # (Q + 1,) of the right entities of each mention
+    right: Array  # entities
+    problems: dict[str, int] = field(default_factory=dict)  # lines left out, by reason
+
+    @property
+    def num_entities(self) -> int:
+        return int(self.owner.max(initial=-1)) + 1
+
+    def differ(self) -> Array:
+        """Whether a mention is none of the names of its right entities: (Q,)."""
+        names: dict[int, set[str]] = {}
+        for name, owner in zip(self.names, self.owner.tolist(), strict=True):
+            names.setdefault(owner, set()).add(name)
+        return np.array(
+            [
+                not any(mention in names.get(e, ()) for e in self.answers(place))
+                for place, mention in enumerate(self.mentions)
+            ],
+            bool,
+        )
+
+    def answers(self, place: int) -> list[int]:
+        found: list[int] = self.right[self.offsets[place] : self.offsets[place + 1]].tolist()
+        return found
+
+
+class Linker(Protocol):
+    """A way to link: where the best right entity of every mention stands."""
+
+    name: str
+
+    def ranks(self, task: LinkingTask, lang: str) -> Array:
+        """(Q,), for mentions in `lang`."""
+
+
+class Scorer(ABC):
+    """A way that says how alike mentions and names are."""
+
+    name: str
+
+    @abstractmethod
+    def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+        """Scores of all names for some mentions at a time: (q, N), in order."""
+
+    def ranks(self, task: LinkingTask, lang: str) -> Array:
+        return linking_ranks(self, task)
+
+
+class PerLanguage:
+    """A way of its own for each language of the mentions."""
+
+    def __init__(self, name: str, ways: Mapping[str, Linker]) -> None:
+        self.name, self.ways = name, ways
+
+    def ranks(self, task: LinkingTask, lang: str) -> Array:
+        return self.ways[lang].ranks(task, lang)
+
+
+class EncoderScorer(Scorer):
+    """Cosines of an entity encoder's vectors."""
+
+    def __init__(self, encoder: EntityEncoder, name: str = "encoder") -> None:
+        self.encoder, self.name = encoder, name
+
+    def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+        # Names that are the same text shall tie: each is scored once.
+        once: dict[str, int] = {}
+        place = np.array([once.setdefault(name, len(once)) for name in names])
+        vectors, asked = self.encoder.encode(list(once)), self.encoder.encode(mentions)
+        for rows in _slices(len(asked), len(names)):
+            yield (asked[rows] @ vectors.T)[:, place]
+
+
+class FuzzyScorer(Scorer):
+    """String similarity (rapidfuzz): the honest alternative without a model."""
+
+    def __init__(self, name: str = "string similarity (rapidfuzz)") -> None:
+        self.name = name
+
+    def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+        from rapidfuzz import fuzz, process, utils
+
+        clean = [utils.default_process(name) for name in names]
+        for rows in _slices(len(mentions), len(names)):
+            asked = [utils.default_process(mention) for mention in mentions[rows]]
+            yield process.cdist(asked, clean, scorer=fuzz.ratio, workers=-1, dtype=np.float32)
+
+
+def _slices(queries: int, names: int) -> Iterator[slice]:
+    step = max(1, _SCORES // max(1, names))
+    for start in range(0, queries, step):
+        yield slice(start, min(start + step, queries))
+
+
+def linking_ranks(scorer: Scorer, task: LinkingTask) -> Array:
+    """The rank of the best right entity of every mention: (Q,)."""
+    order = np.argsort(task.owner, kind="stable")
+    owner = task.owner[order]
+    firsts = np.flatnonzero(np.diff(owner, prepend=-1))
+    entity = owner[firsts]  # entities that have a name, ascending
+    ranks, done = np.empty(len(task.mentions)), 0
+    for table in scorer.tables(task.mentions, task.names):
+        best = np.maximum.reduceat(table[:, order], firsts, axis=1)  # (q, E)
+        ranks[done : done + len(best)] = _ranks(best, entity, task, done)
+        done += len(best)
+    return ranks
+
+
+def _ranks(best: Array, entity: Array, task: LinkingTask, first: int) -> Array:
+    """Other right entities do not stand before the best of them."""
+    offsets = task.offsets[first : first + len(best) + 1]
+    row = np.repeat(np.arange(len(best)), np.diff(offsets))
+    column = np.searchsorted(entity, task.right[offsets[0] : offsets[-1]])
+    is_right = np.zeros(best.shape, bool)
+    is_right[row, column] = True
+    top = np.where(is_right, best, -np.inf).max(axis=1, keepdims=True)
+    higher = ((best > top) & ~is_right).sum(axis=1)
+    equal = ((best == top) & ~is_right).sum(axis=1)
+    return np.asarray(1 + higher + equal / 2)
+
+
+def accuracy(ranks: Array, k: int) -> float:
+    """The share of mentions whose right entity is among the first k."""
+    return float((ranks <= k).mean()) if len(ranks) else float("nan")
+
+
+def read_xlbel(names: Path | str, queries: Path | str) -> LinkingTask:
+    """XL-BEL's files: `id||name` and `id||mention`, several right ids joined by `|`."""
+    problems: dict[str, int] = {}
+    ids: dict[str, int] = {}
+    texts, owner = [], []
+    seen: set[tuple[str, str]] = set()
+    for key, text in _fields(Path(names), "||", 2, problems):
+        if (key, text) in seen:
+            _count(problems, f"{Path(names).name}: the same id and name again")
+            continue
+        seen.add((key, text))
+        texts.append(text)
+        owner.append(ids.setdefault(key, len(ids)))
+    asked = [(text, key.split("|")) for key, text in _fields(Path(queries), "||", 2, problems)]
+    return _make_task(texts, owner, ids, asked, problems, Path(names), Path(queries))
+
+
+def read_lrxel(names: Path | str, queries: Path | str) -> LinkingTask:
+    """LR-XEL's files: a KB `ID ||| title ||| type`, and `ID ||| en title ||| title ||| type`."""
+    problems: dict[str, int] = {}
+    ids: dict[str, int] = {}
+    texts, owner = [], []
+    for key, title, _ in _fields(Path(names), "|||", 3, problems):
+        if key in ids:
+            _count(problems, f"{Path(names).name}: an id twice")
+            continue
+        texts.append(title)
+        owner.append(ids.setdefault(key, len(ids)))
+    asked = [(title, [key]) for key, _, title, _ in _fields(Path(queries), "|||", 4, problems)]
+    return _make_task(texts, owner, ids, asked, problems, Path(names), Path(queries))
+
+
+def _fields(path: Path, separator: str, number: int, problems: dict[str, int]) -> Iterator[Any]:
+    """The fields of each line; lines with another number, or an empty one first, are counted."""
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrixError(f"{path} cannot be read as text: {error}.") from None
+    for line in filter(str.strip, lines):
+        parts = [part.strip() for part in line.split(separator)]
+        if len(parts) != number:
+            _count(problems, f"{path.name}: not {number} fields joined by {separator}")
+        elif not parts[0] or not parts[-1 if number == 2 else number - 2]:
+            _count(problems, f"{path.name}: no id or no name")
+        else:
+            yield parts
+
+
+def _count(problems: dict[str, int], why: str) -> None:
+    problems[why] = problems.get(why, 0) + 1
+
+
+def _make_task(
+    names: list[str],
+    owner: list[int],
+    ids: dict[str, int],
+    asked: list[tuple[str, list[str]]],
+    problems: dict[str, int],
+    name_file: Path,
+    query_file: Path,
+) -> LinkingTask:
+    if not names:
+        raise PrixError(f"{name_file} has no names: nothing can be linked to.")
+    mentions, offsets, right = [], [0], []
+    for mention, keys in asked:
+        found = [ids[key] for key in dict.fromkeys(keys) if key in ids]
+        if not found:
+            _count(problems, f"{query_file.name}: no name for the id")
+            continue
+        mentions.append(mention)
+        right += found
+        offsets.append(len(right))
+    for why, number in problems.items():
+        logger.warning("%d lines left out: %s", number, why)
+    if not mentions:
+        raise PrixError(f"{query_file} has no mention whose id {name_file} names.")
+    return LinkingTask(
+        names, np.array(owner), mentions, np.array(offsets), np.array(right), problems
+    )
+
+
+def read_hidden_links(
+    kb: KB, lang: str, into: str, split: str = "test", most: int | None = None
+) -> LinkingTask:
+    """The hidden links of a split (`prixlm split --hide-links`), as mentions and entities.
+
+    Candidates are all entities of `into`; mentions are names in `lang`.
+    """
+    own, other = kb.entity_range(lang), kb.entity_range(into)
+    a, b = (np.asarray(column, np.int64) for column in kb.hidden_links(split).columns)
+    pairs = [(a, b), (b, a)] if lang != into else []
+    found = [np.stack([x, y], axis=1)[_within(x, own) & _within(y, other)] for x, y in pairs]
+    rows = np.unique(np.concatenate([np.zeros((0, 2), np.int64), *found]), axis=0)
+    if not len(rows):
+        raise PrixError(f"{kb.folder} has no hidden link from {lang} into {into}.")
+    subjects = np.unique(rows[:, 0])
+    if most is not None and len(subjects) > most:
+        subjects = np.sort(np.random.default_rng(0).permutation(subjects)[:most])
+        rows = rows[np.isin(rows[:, 0], subjects)]
+    offsets = np.searchsorted(rows[:, 0], np.append(subjects, np.iinfo(np.int64).max))
+    names = [name for batch in _entity_names(kb, other) for name in batch]
+    return LinkingTask(
+        names,
+        np.arange(len(other)),
+        kb.names(subjects.tolist()),
+        offsets,
+        rows[:, 1] - other.start,
+    )
+
+
+def _entity_names(kb: KB, ids: range) -> Iterator[list[str]]:
+    query = f"SELECT name FROM entities WHERE id >= {ids.start} AND id < {ids.stop} ORDER BY id"
+    for batch in kb.stream(query, 1 << 16):
+        yield batch.column(0).to_pylist()
+
+
+def _within(values: Array, ids: range) -> Array:
+    return np.asarray((values >= ids.start) & (values < ids.stop))

@@ -1,0 +1,225 @@
+"""Linking, lexicons and probing from a shell, and their tables."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from prixlm import KB, PretrainConfig, PrixError, SplitConfig, split_kb
+from prixlm.cli import app
+from prixlm.compact import CompactConfig
+from prixlm.embed import EntityEncoder
+from prixlm.grids import Grid, grid_values, grids_markdown, read_grids, write_grids
+from prixlm.link import EntityLinker
+from prixlm.mirror import MirrorConfig
+from prixlm.pretrain import pretrain
+from prixlm.reproduce_spaces import (
+    SpacesConfig,
+    reproduce_bli,
+    reproduce_probe,
+    reproduce_xel,
+)
+from prixlm.spaces import Translation, evaluate_linking, hidden_tasks
+from prixlm.tasks.entity_linking import read_hidden_links
+from prixlm.tasks.lexicon_induction import Dictionary, read_folder
+from prixlm.tasks.probing import Prompt, Prompts
+from prixlm.training import TrainingConfig
+from test_cli import run
+
+TINY = PretrainConfig(
+    base="compact",
+    epochs=2,
+    batch=8,
+    training=TrainingConfig(lr=1e-3),
+    compact=CompactConfig(vocab=600, width=16, layers=1, heads=2),
+)
+
+
+def done(*args: object) -> Result:
+    """A command in this process: importing torch anew each time takes longer than the work."""
+    made = CliRunner().invoke(app, list(map(str, args)), catch_exceptions=False)
+    assert made.exit_code == 0, made.output
+    return made
+
+
+def test_mirror_and_link_from_a_shell(toy: KB, bases: dict[str, Path], tmp_path: Path) -> None:
+    encoder = tmp_path / "encoder"
+    options = ("--kb", toy.folder, "--number", 16, "--batch", 4, "--epochs", 1, "--json")
+    made = done("mirror", bases["xlmr"], "--to", encoder, *options)
+    assert json.loads(made.stdout)["positives"] == "links"
+    asked = ("--kb", toy.folder, "--mention", "Suomi", "-k", 3)
+    found = json.loads(done("link", encoder, *asked, "--json").stdout)
+    assert [one["rank"] for one in found[0]["answers"]] == [1, 2, 3]
+    assert found[0]["answers"][0]["name"] == "Suomi", "its own name is nearest"
+    within = done("link", encoder, *asked, "--lang", "te").stdout
+    assert "ఫిన్లాండ్" in within and "Suomi" in within.splitlines()[0]
+    mentions, out = tmp_path / "mentions.txt", tmp_path / "out.tsv"
+    mentions.write_text("Suomi\n\nParis\n", "utf-8")
+    done("link", encoder, "--kb", toy.folder, "--mentions", mentions, "--out", out, "-k", 1)
+    lines = [line.split("\t") for line in out.read_text("utf-8").splitlines()]
+    assert [line[:3] for line in lines[1:]] == [
+        ["Suomi", "1", "Suomi"],
+        ["", "", ""],
+        ["Paris", "1", "Paris"],
+    ]
+
+
+def test_the_tasks_from_a_shell(bases: dict[str, Path], tmp_path: Path) -> None:
+    names, queries = tmp_path / "names", tmp_path / "fi"
+    names.write_text("1||heart\n2||liver\n", "utf-8")
+    queries.write_text("1||sydän\n2||liver\n9||x\n", "utf-8")
+    base = ("--encoder", bases["xlmr"])
+    found = done("evaluate", "xel", *base, "--names", names, "--queries", queries, "--json")
+    grids = json.loads(found.stdout)
+    assert grids[0]["numbers"] == {"fi": 2}
+    assert grids[0]["rows"]["string similarity (rapidfuzz)"]["fi"] >= 0.5
+    assert grids[2]["numbers"] == {"fi": 1}, "one name is the mention itself"
+    words = tmp_path / "words"
+    words.write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcdef" for b in "ghijk"))
+    found = done("evaluate", "bli", *base, "--train", words, "--test", words, "--to", tmp_path)
+    assert "accuracy among dictionary (%)" in found.stdout
+    assert (tmp_path / "bli.md").exists() and (tmp_path / "bli.json").exists()
+    prompts = tmp_path / "en.tsv"
+    prompts.write_text("Prompt\tAns\tCandidate Ans\tSubject\nIt is <mask>.\ta\ta, b\tx\n")
+    found = done("evaluate", "probe", "--model", bases["xlmr"], "--prompts", prompts, "--json")
+    assert json.loads(found.stdout)[1]["rows"]["chance"] == {"en": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["evaluate", "xel"], "name a KB whose links are hidden"),
+        (["evaluate", "xel", "--names", "x", "--queries", "y", "--format", "z"], "xlbel or lrxel"),
+        (["evaluate", "bli", "--train", "x", "--test", "y"], "name an encoder"),
+        (["evaluate", "probe", "--model", "x"], "--prompts, or a folder"),
+        (["link", "e", "--kb", "k"], "--mention TEXT, or --mentions FILE"),
+        (["link", "e", "--kb", "k", "--mention", "x", "-k", "0"], "expected 1 or more"),
+        (["mirror", "nowhere", "--to", "e"], "no model at nowhere"),
+        (["split", "k", "--to", "s", "--hide-links", "2"], "--hide-links 2.0: expected a share"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(args: list[str], message: str, tmp_path: Path) -> None:
+    made = run(*args, cwd=tmp_path)
+    assert made.returncode == 2
+    assert message in made.stderr and len(made.stderr.splitlines()) == 1, made.stderr
+
+
+def test_translation_ranks_equal_the_exact_search(toy: KB, tmp_path: Path) -> None:
+    split = split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.9, valid=0.0))
+    model = pretrain(split, tmp_path / "model", TINY)
+    task = read_hidden_links(split, "fi", "en")
+    way = Translation(model, split, "en")
+    from prixlm import SearchConfig
+
+    config = SearchConfig(k=10, search="exact")
+    for place, rank in enumerate(way.ranks(task, "fi")):
+        answers = way.completer.translate(task.mentions[place], lang="fi", to="en", config=config)
+        right = {task.names[e] for e in task.answers(place)}
+        assert rank == next(a.rank for a in answers if a.name in right)
+
+
+def test_an_entity_counts_with_its_nearest_alias(tmp_path: Path, bases: dict[str, Path]) -> None:
+    from prixlm import import_kb
+
+    source = tmp_path / "facts.tsv"
+    source.write_text("lang\tsubject\trelation\tobject\nen\tParis\tcountry\tFrance\n", "utf-8")
+    kb = import_kb([source], tmp_path / "kb")
+    linker = EntityLinker(EntityEncoder.load(bases["xlmr"]), kb)
+    assert linker.link(["Paris"], 5)[0][0].name == "Paris"
+    with pytest.raises(PrixError, match="mention 2 is empty"):
+        linker.link(["Paris", " "])
+    with pytest.raises(PrixError, match="has no language xx"):
+        linker.link(["Paris"], lang="xx")
+
+
+def test_grids_are_written_and_read(tmp_path: Path) -> None:
+    grid = Grid("a | b", {"x<y": {"fi": 0.5, "en": float("nan")}, "z": {"fi": 1.0}}, {"fi": 3})
+    assert grid.cells("x<y") == ["50.0", "–", "–"] and grid.cells("z") == ["100.0", "–", "–"]
+    text = grids_markdown([grid])
+    assert "| x&lt;y | 50.0 | – | – |" in text and "a \\| b" in text and "fi (3)" in text
+    write_grids(tmp_path, "g", [grid])
+    (again,) = read_grids(tmp_path / "g.json")
+    assert grid_values([again]) == grid_values([grid])
+    json.loads((tmp_path / "g.json").read_text("utf-8"))
+
+
+def test_every_table_is_made_once(
+    world: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prixlm import import_kb
+
+    kb = import_kb([], tmp_path / "kb", format="world", langs=["et", "fi", "en"])
+    tiny = dataclasses.replace(TINY, epochs=1, batch=256)
+    mirror = MirrorConfig(number=64, batch=16, epochs=1)
+    config = SpacesConfig(pretrain=tiny, mirror=mirror, frequent=100)
+    words = [f"{a}{b}" for a in "abcdef" for b in "ghijk"]
+    pairs = [(word, word[::-1]) for word in words]
+    lexicons = {"en-fi": (Dictionary(pairs[:20], pairs[20:]), "fi")}
+    prompts = {"fi": Prompts([Prompt("<mask> on", "Suomi", ("Suomi", "Viro"))])}
+
+    def everything() -> list[list[Grid]]:
+        return [
+            reproduce_xel(kb, tmp_path / "t", config),
+            reproduce_bli(kb, tmp_path / "t", lexicons, config),
+            reproduce_probe(kb, tmp_path / "t", prompts, config),
+        ]
+
+    first = everything()
+    assert list(first[0][0].rows) == [
+        "string similarity (rapidfuzz)",
+        "base + Mirror (words)",
+        "Prix-LM (Single) + Mirror (words)",
+        "Prix-LM (All) + Mirror (words)",
+        "base + Mirror (links)",
+        "Prix-LM (Single) + Mirror (links)",
+        "Prix-LM (All) + Mirror (links)",
+        "Prix-LM (All), translate",
+    ]
+    assert len(first[1][0].rows) == 6 and len(first[2][0].rows) == 3
+    for name in ("xel/xel", "bli", "probe"):
+        assert (tmp_path / "t" / f"{name}-checkpoints.png").exists()
+        curve = json.loads((tmp_path / "t" / f"{name}-checkpoints.json").read_text())
+        assert next(iter(curve.values()))[0][0] == 0, "step 0 is on the curve"
+    monkeypatch.setattr("prixlm.reproduce_spaces.mirror_tune", None)
+    second = everything()
+    assert [grid_values(part) for part in second] == [grid_values(part) for part in first]
+
+
+def test_no_hidden_link_is_trained_on(world: KB, tmp_path: Path) -> None:
+    from prixlm.supply import Links
+
+    split = split_kb(world, tmp_path / "split", SplitConfig(hide_links=0.2))
+    links = Links(split, most=1000)
+    found = links.take(np.arange(links.number), [0, 0])
+    trained = set(zip(found.subject.tolist(), found.object.tolist(), strict=True))
+    hidden = split.hidden_links()
+    a, b = (column.to_pylist() for column in hidden.columns)
+    assert trained and not trained & set(zip(a, b, strict=True))
+    assert not trained & set(zip(b, a, strict=True))
+
+
+def test_hidden_tasks_are_those_with_hidden_links(toy: KB, tmp_path: Path) -> None:
+    split = split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.9, valid=0.0))
+    tasks = hidden_tasks(split, "en")
+    assert set(tasks) <= set(split.languages) - {"en"}
+    with pytest.raises(PrixError, match="hides no links"):
+        hidden_tasks(toy, "en")
+    assert evaluate_linking(tasks, []) and evaluate_linking(tasks, [])[0].rows == {}
+
+
+def test_a_folder_of_dictionaries(data: Path, tmp_path: Path) -> None:
+    found = read_folder(data / "bli")
+    assert {name: code for name, (_, code) in found.items()} == {
+        "en-fi": "fi",
+        "en-it": "it",
+        "fi-ru": "ru",
+    }
+    with pytest.raises(PrixError, match="no folder for a pair"):
+        read_folder(tmp_path)
+    (tmp_path / "a-b").mkdir()
+    with pytest.raises(PrixError, match="not one"):
+        read_folder(tmp_path)
