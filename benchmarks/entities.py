@@ -36,7 +36,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def make_base(tokenizer: Path, folder: Path) -> None:
     """A random model of XLM-R base's size, with its own tokenizer."""
-    whole = PreTrainedTokenizerFast(
+    whole = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_file=str(tokenizer),
         bos_token="<s>",
         eos_token="</s>",
@@ -47,7 +47,7 @@ def make_base(tokenizer: Path, folder: Path) -> None:
         mask_token="<mask>",
     )
     config = XLMRobertaConfig(vocab_size=len(whole), max_position_embeddings=514, type_vocab_size=1)
-    XLMRobertaForMaskedLM(config).save_pretrained(folder)
+    XLMRobertaForMaskedLM(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
     whole.save_pretrained(folder)
 
 
