@@ -27,11 +27,11 @@ LAYERS = [
     ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie", "grids"],
     ["model", "supply", "ranking"],
     ["compact", "training", "stepper", "transfer", "rules", "embed", "tasks.probing"],
-    ["pretrain", "walk", "graph", "heldout", "mirror", "neighbours"],
+    ["pretrain", "walk", "graph", "heldout", "mirror", "neighbours", "missing"],
     ["estimate", "decode", "baselines", "fusion", "tasks.link_prediction"],
     ["complete", "tasks.entity_linking", "tasks.lexicon_induction"],
     ["demo", "queries", "model_ranking", "results"],
-    ["link", "spaces"],
+    ["link", "spaces", "enrich"],
     ["evaluation", "reproduce", "reproduce_spaces"],
     ["cli_tasks", "cli_entities"],
     ["cli"],
@@ -40,7 +40,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
     *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie"),
-    *("metrics", "ranking", "transfer", "rules", "heldout", "alignment"),
+    *("metrics", "ranking", "transfer", "rules", "heldout", "alignment", "missing"),
 ]
 
 

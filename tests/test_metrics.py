@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prixlm.metrics import figures, mean_figures
+from prixlm.metrics import at_levels, figures, mean_figures, reliability
 
 
 def test_figures_are_those_worked_by_hand() -> None:
@@ -29,3 +29,34 @@ def test_the_mean_is_over_languages_not_over_facts() -> None:
     mean = mean_figures([figures(np.array([1.0])), figures(np.array([2.0, 2.0, 2.0]))])
     assert mean.number == 4 and mean.mrr == pytest.approx(0.75)
     assert mean.hits_1 == pytest.approx(0.5)
+
+
+def test_reliability_equals_a_hand_worked_example() -> None:
+    confidence = np.array([0.9, 0.9, 0.8, 0.2, 0.1, 0.1])
+    right = np.array([True, True, False, False, True, False])
+    found = reliability(confidence, right, least=3)
+    assert [size for *_, size in found.bins] == [3, 3]
+    assert found.bins[0][:2] == pytest.approx((0.4 / 3, 1 / 3))
+    assert found.bins[1][:2] == pytest.approx((2.6 / 3, 2 / 3))
+    assert found.ece == pytest.approx((abs(0.4 / 3 - 1 / 3) + abs(2.6 / 3 - 2 / 3)) / 2)
+    assert found.brier == pytest.approx((0.01 + 0.01 + 0.64 + 0.04 + 0.81 + 0.01) / 6)
+    # Of nine pairs of a right and a wrong one: 0.9 beats all three, twice; 0.1 ties once.
+    assert found.auroc == pytest.approx(6.5 / 9)
+    assert reliability(confidence[:0], right[:0]).number == 0
+
+
+def test_a_calibrated_confidence_has_no_error() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.random(20_000)
+    found = reliability(confidence, generator.random(20_000) < confidence)
+    assert found.ece < 0.015 and len(found.bins) == 10
+
+
+def test_precision_and_recall_at_levels() -> None:
+    found = at_levels(np.array([0.96, 0.9, 0.6, 0.3]), np.array([1, 0, 1, 1]), hidden=5)
+    assert [(one.proposed, one.precision, one.recall) for one in found[:2]] == [
+        (3, 2 / 3, 2 / 5),
+        (2, 1 / 2, 1 / 5),
+    ]
+    assert found[2].precision == 1.0
+    assert np.isnan(at_levels(np.zeros(2), np.zeros(2), 2)[0].precision)

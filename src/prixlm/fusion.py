@@ -32,7 +32,7 @@ from prixlm.heldout import HeldOut, read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.merged import read_merged
 from prixlm.kb.store import KB
-from prixlm.ranking import PairRanker, Queries, Ranker
+from prixlm.ranking import PairRanker, Queries, Ranked, Ranker, make_ranked
 
 Array = np.ndarray[Any, Any]
 _TREES, _SETTINGS = "fusion.skops", "fusion.json"
@@ -182,6 +182,22 @@ class Fusion(PairRanker):
         features = np.concatenate([found.features, shares[found.owner]], axis=1)
         return found.owner, found.entity, self.trees.decision_function(features)
 
+    def explain(self, queries: Queries, k: int) -> "Explained":
+        """The best k of each query, with what every ranker has to say of them."""
+        found = self.candidates(queries)
+        shares = self.record.shares(queries.relation.astype(np.int64), self.config.shrink)
+        features = np.concatenate([found.features, shares[found.owner]], axis=1)
+        score = self.trees.decision_function(features) if len(found.owner) else np.zeros(0)
+        # The row of each candidate goes the way of its entity, so its evidence is found again.
+        ranked = make_ranked(len(queries), found.owner, np.arange(len(score)), score, k)
+        rows = ranked.entity
+        first = _CONTEXT + _VIEW * np.arange(len(self.rankers))
+        return Explained(
+            Ranked(ranked.offset, found.entity[rows], ranked.score),
+            found.features[rows][:, first],
+            np.rint(np.expm1(found.features[rows][:, first + 1])) + 1,
+        )
+
     def confidence(self, scores: Array) -> Array:
         """Scores as probabilities that the fact holds."""
         return np.asarray(self.isotonic.predict(scores)) if len(scores) else np.zeros(0)
@@ -226,6 +242,15 @@ class Fusion(PairRanker):
         self.trees, self.isotonic = parts["trees"], parts["isotonic"]
         self.seconds = settings["seconds"]
         return self
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Answers, and the evidence for them; NaN where a ranker has nothing to say."""
+
+    ranked: Ranked
+    score: Array  # (N, rankers)
+    rank: Array  # (N, rankers) among the candidates of its query, from 1
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Figures of a ranking: the tie rule, Hits@k, the mean reciprocal rank.
+"""Figures of a ranking: the tie rule, Hits@k, the mean reciprocal rank; and of a confidence.
 
 The rank of the truth is one more than the number of candidates that score higher, and half of those
 that score the same ("realistic" rank): a ranker that cannot tell candidates apart gains nothing. A
@@ -46,3 +46,65 @@ def mean_figures(parts: list[Figures]) -> Figures:
     rows = [(p.hits_1, p.hits_3, p.hits_10, p.mrr, p.slack) for p in parts]
     one, three, ten, mrr, slack = np.mean(rows, axis=0).tolist()
     return Figures(sum(part.number for part in parts), one, three, ten, mrr, slack)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How far confidences can be believed."""
+
+    number: int
+    ece: float  # expected calibration error: the mean gap between confidence and share right
+    brier: float  # the mean squared error
+    auroc: float  # how well right and wrong ones are told apart; 0.5 is chance
+    bins: list[tuple[float, float, int]]  # mean confidence, share right, number
+
+
+def reliability(
+    confidence: Array, right: Array, least: int = 50, most_bins: int = 10
+) -> Reliability:
+    """Bins of about equal size, with `least` answers or more in each."""
+    confidence, right = np.asarray(confidence, float), np.asarray(right, bool)
+    number = len(right)
+    if not number:
+        nothing = float("nan")
+        return Reliability(0, nothing, nothing, nothing, [])
+    order = np.argsort(confidence, kind="stable")
+    parts = np.array_split(order, max(1, min(most_bins, number // least)))
+    bins = [(float(confidence[p].mean()), float(right[p].mean()), len(p)) for p in parts]
+    ece = sum(abs(mean - share) * size for mean, share, size in bins) / number
+    brier = float(((confidence - right) ** 2).mean())
+    return Reliability(number, ece, brier, _auroc(confidence, right), bins)
+
+
+def _auroc(confidence: Array, right: Array) -> float:
+    """The chance that a right answer has more confidence than a wrong one; ties count half."""
+    positives = int(right.sum())
+    negatives = len(right) - positives
+    if not positives or not negatives:
+        return float("nan")
+    _, place, counts = np.unique(confidence, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return float((ranks[right].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+@dataclass(frozen=True)
+class AtLevel:
+    """Answers with a confidence of `level` or more."""
+
+    level: float
+    proposed: int
+    precision: float  # NaN where nothing is proposed
+    recall: float  # of all that was hidden
+
+
+def at_levels(
+    confidence: Array, right: Array, hidden: int, levels: tuple[float, ...] = (0.5, 0.8, 0.95)
+) -> list[AtLevel]:
+    """Precision and recall of what is proposed at each level."""
+    found = []
+    for level in levels:
+        chosen = np.asarray(confidence) >= level
+        number, good = int(chosen.sum()), int(np.asarray(right)[chosen].sum())
+        precision = good / number if number else float("nan")
+        found.append(AtLevel(level, number, precision, good / hidden if hidden else float("nan")))
+    return found

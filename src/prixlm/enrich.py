@@ -1,0 +1,447 @@
+"""The main job: facts that a KB lacks in a language, each with a confidence and an origin.
+
+    enrich(kb, "proposals", EnrichConfig(into=("et",)), model="model")
+
+`missing` says what to ask, the rankers of `ranking` answer (the decoder, facts carried along links,
+rules, a graph embedding when there is one), `fusion` makes one confidence of them, fitted on valid
+facts. A question that may have no answer at all (a relation that things like the subject have)
+counts with how likely it has one. What is known is never proposed, nor a second object of a
+relation that has one.
+
+    PROPOSALS/proposals.parquet     see SCHEMA; the most confident first, language by language
+    PROPOSALS/manifest.json         written last: what it was made from, counts, reliability
+
+Parts of a run that was stopped lie in PROPOSALS.partial; the same call goes on, and ends with the
+same bytes.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from prixlm.complete import Completer
+from prixlm.errors import PrixError
+from prixlm.fusion import Fusion, FusionConfig
+from prixlm.graph import GraphRanker, load_graph
+from prixlm.heldout import read_facts
+from prixlm.kb.disk import disk_errors, locked, open_database, publish, quote_path, write_atomically
+from prixlm.kb.store import KB, rechunk
+from prixlm.languages import parse_languages
+from prixlm.metrics import Reliability, reliability
+from prixlm.missing import KINDS, Missing, MissingConfig, MissingFacts
+from prixlm.model_ranking import ModelRanker
+from prixlm.ranking import Ranked, Ranker
+from prixlm.rules import Rules
+from prixlm.training import Progress
+from prixlm.transfer import Transfer
+
+Array = np.ndarray[Any, Any]
+FORMAT = "prixlm-proposals"
+_PART = 512
+"""Questions of one part: what a kill can lose."""
+_ROWS = 1 << 16
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),  # of the proposal, from 0
+        ("lang", pa.string()),
+        ("subject", pa.int32()),
+        ("subject_key", pa.string()),
+        ("subject_name", pa.string()),
+        ("relation", pa.int32()),
+        ("relation_key", pa.string()),
+        ("relation_name", pa.string()),
+        ("object", pa.int32()),
+        ("object_key", pa.string()),
+        ("object_name", pa.string()),
+        ("confidence", pa.float64()),
+        ("why", pa.string()),  # elsewhere: another language states one; usual: things like it do
+        ("origin", pa.list_(pa.string())),  # languages that state this very fact
+        ("model_score", pa.float64()),  # log-probability; null without a model
+        ("model_rank", pa.int32()),
+        ("graph_rank", pa.int32()),
+        ("runner_up", pa.string()),  # the next best object
+        ("runner_up_confidence", pa.float64()),
+    ]
+)
+_PART_SCHEMA = pa.schema(
+    [
+        ("lang", pa.string()),
+        ("subject", pa.int32()),
+        ("relation", pa.int32()),
+        ("object", pa.int32()),
+        ("confidence", pa.float64()),
+        ("why", pa.string()),
+        ("origin", pa.list_(pa.string())),
+        ("model_score", pa.float64()),
+        ("model_rank", pa.int32()),
+        ("graph_rank", pa.int32()),
+        ("runner_up", pa.int32()),
+        ("runner_up_confidence", pa.float64()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnrichConfig:
+    """What is proposed."""
+
+    into: tuple[str, ...]  # languages
+    min_confidence: float = 0.5
+    relations: tuple[str, ...] | None = None  # names or keys; all if none
+    limit: int | None = None  # so many proposals, the most confident
+    answers: int = 5  # most objects to a question
+    missing: MissingConfig = field(default_factory=MissingConfig)
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_confidence <= 1:
+            raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
+        if self.limit is not None and self.limit < 1:
+            raise PrixError(f"--limit {self.limit}: expected 1 or more.")
+        if self.answers < 1 or not self.into:
+            raise PrixError("name a language at least, and ask for 1 answer or more.")
+        object.__setattr__(self, "into", tuple(parse_languages(self.into)))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What can be asked of a KB."""
+
+    rankers: list[Ranker]
+    completer: Completer | None
+    identity: str  # of what was trained: the parts of a run belong to it
+
+    def place(self, kind: type) -> int | None:
+        """Where the first ranker of a kind stands."""
+        return next((i for i, one in enumerate(self.rankers) if isinstance(one, kind)), None)
+
+
+def gather_evidence(
+    kb: KB,
+    model: Path | str | None = None,
+    graph: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Evidence:
+    """Links, rules, and what was trained on this KB; what was trained on another is refused."""
+    rankers: list[Ranker] = []
+    completer, identity = None, []
+    if model is not None:
+        completer = Completer(model, kb, progress)
+        check_model(completer)
+        rankers.append(ModelRanker(completer, search="beam", name="Prix-LM"))
+        identity.append(completer.identity())
+    rankers += [Transfer(kb), Transfer(kb, "lookup"), Rules(kb, "paths"), Rules(kb)]
+    if graph is not None:
+        found = load_graph(graph, kb)
+        rankers.append(GraphRanker(kb, found, name="graph"))
+        identity.append(hashlib.sha256(found.entity.detach().numpy().tobytes()).hexdigest())
+    return Evidence(rankers, completer, " ".join(identity))
+
+
+def check_model(completer: Completer) -> None:
+    """A model that may have learnt the valid facts would be far too sure of itself."""
+    kb = completer.kb
+    if completer.is_of_this_kb:
+        return
+    split = kb.manifest.split or {}
+    trained = completer.model.settings.trained.get("kb_fingerprint")
+    if trained is not None and trained == split.get("from"):
+        raise PrixError(
+            f"the model was trained on the KB that {kb.folder} is a split of, and so on the facts "
+            "that its confidence would be fitted on: pretrain one on the split itself."
+        )
+    raise PrixError(
+        f"the model was trained on another KB than {kb.folder}, perhaps on the facts that its "
+        f"confidence would be fitted on: pretrain one with `prixlm pretrain {kb.folder}`."
+    )
+
+
+def enrich(
+    kb: KB,
+    to: Path | str,
+    config: EnrichConfig,
+    model: Path | str | None = None,
+    graph: Path | str | None = None,
+    progress: Progress | None = None,
+    *,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Propose what is missing, and write it down; the manifest of the proposals."""
+    to = Path(to)
+    if to.exists() and not overwrite:
+        raise PrixError(f"{to} is already there: name another folder, or pass --overwrite.")
+    missing = MissingFacts(kb, _with_relations(kb, config))
+    _check(kb, config)
+    evidence = gather_evidence(kb, model, graph, progress)
+    work = to.with_name(to.name + ".partial")
+    with disk_errors(work):
+        work.mkdir(parents=True, exist_ok=True)
+        with locked(work):
+            _check_stamp(work, kb, config, evidence)
+            fusion = _fit(kb, evidence, config, work)
+            parts = list(_parts(missing, fusion, evidence, config, work, progress))
+            out = work / "out"
+            shutil.rmtree(out, ignore_errors=True)
+            out.mkdir()
+            counts = _join(kb, parts, out / "proposals.parquet", config, work)
+            manifest = _manifest(kb, config, evidence, counts, fusion)
+            write_atomically(
+                out / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
+            )
+            if to.exists():
+                shutil.rmtree(to)
+            publish(out, to)
+    shutil.rmtree(work, ignore_errors=True)
+    return read_manifest(to)
+
+
+def _check(kb: KB, config: EnrichConfig) -> None:
+    missing = sorted(set(config.into) - set(kb.languages))
+    if missing:
+        raise PrixError(
+            f"{kb.folder} has no {', '.join(missing)}; it has {', '.join(kb.languages)}."
+        )
+    if not kb.num_triples(split="valid"):
+        raise PrixError(
+            f"{kb.folder} has no valid triples to fit a confidence on: make some with `prixlm "
+            "split`, and pretrain on the split."
+        )
+
+
+def _with_relations(kb: KB, config: EnrichConfig) -> MissingConfig:
+    """Relations by name or key, as numbers."""
+    if config.relations is None:
+        return config.missing
+    names: dict[str, set[int]] = {}
+    for found in (kb.relation_keys(), *(kb.relation_names(lang) for lang in config.into)):
+        for number, name in enumerate(found):
+            names.setdefault(name.casefold(), set()).add(number)
+    unknown = [name for name in config.relations if name.casefold() not in names]
+    if unknown:
+        raise PrixError(f"no relation {unknown[0]!r} in {kb.folder}: `prixlm stats` lists them.")
+    wanted = sorted(set().union(*(names[name.casefold()] for name in config.relations)))
+    return replace(config.missing, relations=tuple(wanted))
+
+
+def _check_stamp(work: Path, kb: KB, config: EnrichConfig, evidence: Evidence) -> None:
+    """Parts of another question are thrown away."""
+    digest = hashlib.sha256(json.dumps(asdict(config)).encode())
+    digest.update(kb.fingerprint().encode())
+    digest.update(evidence.identity.encode())
+    stamp = work / "stamp"
+    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
+        for part in work.glob("part-*"):
+            part.unlink()
+        shutil.rmtree(work / "fusion", ignore_errors=True)
+        write_atomically(stamp, digest.hexdigest())
+
+
+def _fit(kb: KB, evidence: Evidence, config: EnrichConfig, work: Path) -> Fusion:
+    """Fitted on the valid facts of the languages, or of all where these have none."""
+    folder = work / "fusion"
+    if not (folder / "fusion.json").exists():
+        langs = [lang for lang in config.into if kb.num_triples(lang, "valid")] or None
+        Fusion.fit(kb, evidence.rankers, config.fusion, langs).save(folder)
+    return Fusion.load(kb, evidence.rankers, folder)
+
+
+def _parts(
+    missing: MissingFacts,
+    fusion: Fusion,
+    evidence: Evidence,
+    config: EnrichConfig,
+    work: Path,
+    progress: Progress | None,
+) -> Iterator[Path]:
+    """A file for every so many questions, made now or found."""
+    number = 0
+    for place, lang in enumerate(config.into):
+        own = missing.kb.entity_range(lang)
+        for block in missing.questions(lang):
+            for start in range(0, len(block.queries), _PART):
+                rows = np.arange(start, min(start + _PART, len(block.queries)))
+                path = work / f"part-{number:07d}.parquet"
+                number += 1
+                if not path.exists():
+                    some = Missing(
+                        block.queries.select(rows), block.expected[rows], block.kind[rows]
+                    )
+                    table = _propose(missing, fusion, evidence, config, some)
+                    pq.write_table(table, path.with_suffix(".tmp"))
+                    path.with_suffix(".tmp").rename(path)
+                yield path
+            if progress is not None:
+                last = int(block.queries.subject[-1]) - own.start + 1
+                progress("enrich", place * 1000 + 1000 * last // len(own), 1000 * len(config.into))
+
+
+def _propose(
+    missing: MissingFacts,
+    fusion: Fusion,
+    evidence: Evidence,
+    config: EnrichConfig,
+    asked: Missing,
+) -> pa.Table:
+    """The proposals for some questions."""
+    queries = asked.queries
+    found = fusion.explain(queries, config.answers + 1)
+    owner, ranked = found.ranked.owners(), found.ranked
+    confidence = fusion.confidence(ranked.score) * asked.expected[owner]
+    place = np.arange(len(owner)) - ranked.offset[owner]
+    # A relation of one object gets one proposal; the next best is said beside each.
+    most = np.where(missing.single[queries.relation], 1, config.answers)[owner]
+    kept = np.flatnonzero((place < most) & (confidence >= config.min_confidence))
+    after = np.minimum(kept + 1, len(owner) - 1)
+    has_next = (kept + 1 < len(owner)) & (owner[after] == owner[kept])
+    lookup = next(r for r in evidence.rankers if isinstance(r, Transfer) and r.rule == "lookup")
+    chosen = queries.select(owner[kept])
+    origins = lookup.origins(
+        chosen, Ranked(np.arange(len(kept) + 1), ranked.entity[kept], ranked.score[kept])
+    )
+    model, graph = evidence.place(ModelRanker), evidence.place(GraphRanker)
+    nothing = np.full(len(kept), np.nan)
+    columns = {
+        "lang": np.full(len(kept), queries.lang),
+        "subject": chosen.subject,
+        "relation": chosen.relation,
+        "object": ranked.entity[kept],
+        "confidence": np.round(confidence[kept], 6),
+        "why": np.array(KINDS)[asked.kind[owner[kept]]],
+        "origin": pa.array(origins, pa.list_(pa.string())),
+        "model_score": nothing if model is None else found.score[kept, model],
+        "model_rank": nothing if model is None else found.rank[kept, model],
+        "graph_rank": nothing if graph is None else found.rank[kept, graph],
+        "runner_up": np.where(has_next, ranked.entity[after], -1),
+        "runner_up_confidence": np.where(has_next, np.round(confidence[after], 6), np.nan),
+    }
+    arrays = [_column(columns[f.name], f.type) for f in _PART_SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=_PART_SCHEMA)
+
+
+def _column(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    missing = np.isnan(values) if values.dtype.kind == "f" else None
+    if missing is not None and pa.types.is_integer(kind):
+        values = np.where(missing, 0, values).astype(np.int64)
+    array = pa.array(values, mask=missing)
+    return array if array.type == kind else array.cast(kind)
+
+
+_JOINED = """
+    SELECT row_number() OVER (ORDER BY p.lang, p.confidence DESC, p.subject, p.relation, p.object)
+        - 1 AS id,
+        p.lang, p.subject, s.key AS subject_key, s.name AS subject_name,
+        p.relation, r.key AS relation_key, coalesce(n.name, r.name) AS relation_name,
+        p.object, o.key AS object_key, o.name AS object_name,
+        p.confidence, p.why, p.origin, p.model_score, p.model_rank, p.graph_rank,
+        u.name AS runner_up, p.runner_up_confidence
+    FROM chosen p
+    JOIN entities s ON s.id = p.subject JOIN entities o ON o.id = p.object
+    JOIN relations r ON r.id = p.relation
+    LEFT JOIN relation_names n ON n.relation = p.relation AND n.lang = p.lang
+    LEFT JOIN entities u ON u.id = p.runner_up
+    ORDER BY id
+"""
+
+
+def _join(
+    kb: KB, parts: Sequence[Path], out: Path, config: EnrichConfig, work: Path
+) -> dict[str, Any]:
+    """All parts as one table with names, sorted; counts by language and reason."""
+    scratch = work / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    counts: dict[str, Any] = {}
+    with open_database(scratch, "1GiB") as db:
+        for table in ("entities", "relations", "relation_names"):
+            path = quote_path(kb.path(table))
+            db.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
+        files = ", ".join(quote_path(path) for path in parts)
+        source = f"read_parquet([{files}])" if parts else "empty"
+        if not parts:
+            db.register("empty", _PART_SCHEMA.empty_table())
+        limit = (
+            ""
+            if config.limit is None
+            else (f"ORDER BY confidence DESC, lang, subject, relation, object LIMIT {config.limit}")
+        )
+        db.execute(f"CREATE TABLE chosen AS SELECT * FROM {source} {limit}")
+        reader: Any = db.sql(_JOINED).to_arrow_reader(_ROWS)
+        with pq.ParquetWriter(out, SCHEMA, compression="zstd") as writer:
+            for batch in rechunk(reader, _ROWS):
+                writer.write_batch(batch.cast(SCHEMA) if batch.schema != SCHEMA else batch)
+        found = db.execute("SELECT lang, why, count(*) FROM chosen GROUP BY ALL ORDER BY ALL")
+        for lang, why, number in found.fetchall():
+            counts.setdefault(lang, {})[why] = number
+    shutil.rmtree(scratch)
+    return counts
+
+
+def _manifest(
+    kb: KB, config: EnrichConfig, evidence: Evidence, counts: dict[str, Any], fusion: Fusion
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": 1,
+        "tool": f"prixlm {version('prixlm')}",
+        "kb": kb.fingerprint(),
+        "licence": kb.manifest.licence,
+        "sources": [str(source["name"]) for source in kb.manifest.sources],
+        "rankers": [ranker.name for ranker in evidence.rankers],
+        "config": asdict(config),
+        "proposals": counts,
+        "fitted_on": [lang for lang in config.into if kb.num_triples(lang, "valid")],
+    }
+
+
+def read_manifest(folder: Path | str) -> dict[str, Any]:
+    """The manifest of some proposals; half a folder is none."""
+    path = Path(folder) / "manifest.json"
+    try:
+        values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise PrixError(
+            f"{folder} has no proposals, or half of them ({error}): run `prixlm enrich` again."
+        ) from None
+    if values.get("format") != FORMAT or not (Path(folder) / "proposals.parquet").is_file():
+        raise PrixError(f"{folder} is no folder of proposals: make one with `prixlm enrich`.")
+    return values
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How good proposals are, on held-out facts that nothing was fitted on."""
+
+    confidence: Array  # of the best answer to every question
+    right: Array
+    hidden: int  # facts asked for
+    reliability: Reliability
+
+
+def try_on_facts(
+    fusion: Fusion,
+    kb: KB,
+    lang: str,
+    split: str = "test",
+    subset: str = "all",
+    most: int | None = None,
+) -> Tried:
+    """Ask for held-out facts, and compare the best answers with the truth."""
+    facts = read_facts(kb, lang, split, most=most)
+    facts = facts.select(np.flatnonzero(facts.subsets[subset]))
+    ranked = fusion.best(facts.queries, 1)
+    owner = ranked.owners()
+    confidence = fusion.confidence(ranked.score)
+    right = ranked.entity == facts.objects[owner]
+    return Tried(confidence, right, len(facts), reliability(confidence, right))

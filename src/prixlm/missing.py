@@ -1,0 +1,196 @@
+"""What a KB lacks in a language: questions that are worth asking.
+
+    for part in MissingFacts(kb).questions("et"):
+        ranker.best(part.queries, 5)
+
+A question is a subject and a relation. Two kinds are worth it:
+
+- `elsewhere`: another language states an object of the relation for the same thing, and the
+  language has a name for that object, but does not state the fact;
+- `usual`: things like the subject have the relation: of things with one of its relations, a large
+  share has this one too, in all languages together. The share is how likely there is an object
+  at all.
+
+A relation that nearly always has one object (learnt from the train triples) is never asked for a
+second. Only train triples are evidence; what is known, in whatever split, is no answer.
+
+Dimension letters: S subjects, R relations, Q questions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from scipy.sparse import csr_array
+
+from prixlm.errors import PrixError
+from prixlm.kb.merged import group_starts, ragged_ranges, read_merged
+from prixlm.kb.store import KB, SPLITS
+from prixlm.ranking import Queries
+
+Array = np.ndarray[Any, Any]
+KINDS = ("elsewhere", "usual")
+_PAIRS = 1 << 14
+"""Pairs of a subject and one of its relations whose neighbours are looked at together,"""
+_SUBJECTS = 1 << 12
+"""and subjects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingConfig:
+    """Which questions are asked."""
+
+    usual: float = 0.5  # least share of things like the subject that have the relation
+    shrink: float = 5.0  # things without it that every share is drawn towards nothing with
+    one_object: float = 0.95  # share of subjects with one object, in a relation of one object
+    relations: tuple[int, ...] | None = None  # only these
+    known: tuple[str, ...] = SPLITS  # splits whose facts are known
+
+    def __post_init__(self) -> None:
+        if not 0 < self.usual <= 1 or not 0 < self.one_object <= 1 or self.shrink < 0:
+            raise PrixError("usual and one_object are shares above 0, and shrink is 0 or more.")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Some questions of one language, in the order of subject and relation."""
+
+    queries: Queries  # with what is known as hidden
+    expected: Array  # (Q,) how likely there is an object that is not known
+    kind: Array  # (Q,) its place in KINDS
+
+
+def relations_of_one_object(kb: KB, share: float = 0.95, least: int = 10) -> Array:
+    """Which relations have one object: (R,). Of `least` subjects or more, nearly all have one."""
+    rows = kb.query(
+        "SELECT relation, count(*), count(*) FILTER (objects = 1) FROM "
+        "(SELECT relation, subject, count(*) AS objects FROM triples WHERE split = 'train' "
+        "GROUP BY relation, subject) GROUP BY relation"
+    ).fetchall()
+    found = np.zeros(kb.num_relations, bool)
+    for relation, subjects, single in rows:
+        found[relation] = subjects >= least and single >= share * subjects
+    return found
+
+
+class MissingFacts:
+    """The questions of a KB; what they need to know of it is read once."""
+
+    def __init__(self, kb: KB, config: MissingConfig | None = None) -> None:
+        self.kb, self.config = kb, config or MissingConfig()
+        self.concept = kb.concepts().astype(np.int64)
+        merged = read_merged(kb)
+        rows = np.flatnonzero(merged.relation < kb.num_relations)
+        self.merged, self.rows = merged, rows  # forward facts, in the order of their sources
+        num_concepts = int(self.concept.max(initial=-1)) + 1
+        self.starts = np.searchsorted(merged.source[rows], np.arange(num_concepts + 1))
+        self.single = relations_of_one_object(kb, self.config.one_object)
+        self.share = self._shares(num_concepts)
+        self.wanted = np.ones(kb.num_relations, bool)
+        if self.config.relations is not None:
+            self.wanted[:] = False
+            self.wanted[list(self.config.relations)] = True
+
+    def _shares(self, num_concepts: int) -> Array:
+        """Of things that have relation q, the share that has r: (R, R)."""
+        size = self.kb.num_relations
+        pairs = np.unique(self.merged.source[self.rows] * size + self.merged.relation[self.rows])
+        has = csr_array(
+            (np.ones(len(pairs), np.float32), np.divmod(pairs, size)), shape=(num_concepts, size)
+        )
+        together = (has.T @ has).toarray()
+        number = together.diagonal()[:, None] + self.config.shrink
+        return np.asarray(together / np.maximum(number, 1e-9), np.float32)
+
+    def questions(self, lang: str) -> Iterator[Missing]:
+        """All questions of a language, some subjects at a time."""
+        own = self.kb.entity_range(lang)
+        place = self.kb.languages.index(lang)
+        named = np.zeros(len(self.starts) - 1, bool)
+        named[self.concept[own.start : own.stop]] = True
+        count = np.diff(self.starts)[self.concept[own.start : own.stop]]
+        ends = np.cumsum(count)
+        start = 0
+        while start < len(own):
+            before = ends[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + _PAIRS, side="right")))
+            stop = min(stop, start + _SUBJECTS)
+            subject = np.arange(own.start + start, own.start + stop)
+            found = self._some(lang, place, subject, named)
+            if len(found.queries):
+                yield found
+            start = stop
+
+    def _some(self, lang: str, place: int, subject: Array, named: Array) -> Missing:
+        size = self.kb.num_relations
+        known = _known(self.kb, subject, self.config.known)
+        stated, owner = ragged_ranges(
+            self.starts[self.concept[subject]], self.starts[self.concept[subject] + 1]
+        )
+        rows = self.rows[stated]
+        relation, target = self.merged.relation[rows], self.merged.target[rows]
+        elsewhere = self._elsewhere(rows, place) & named[target]
+        keys = np.stack([subject[owner], relation, target])[:, elsewhere]
+        old = np.stack([known[0], known[1], self.concept[known[2]]])
+        keys = keys[:, ~_is_in(keys, old)]
+        first = np.unique(keys[0] * size + keys[1])
+        table = self._likeness(len(subject), owner, relation)
+        row, column = np.nonzero(table >= self.config.usual)
+        usual = np.setdiff1d(subject[row] * size + column, first)
+        asked = np.concatenate([first, usual])
+        kind = np.repeat([0, 1], [len(first), len(usual)])
+        expected = np.ones(len(asked))
+        expected[len(first) :] = table[usual // size - subject[0], usual % size]
+        # What has one object is not asked for a second; usual relations that are there, never.
+        has = np.isin(asked, known[0] * size + known[1])
+        kept = self.wanted[asked % size] & ~(has & (self.single[asked % size] | (kind == 1)))
+        order = np.flatnonzero(kept)[np.argsort(asked[kept])]
+        asked, kind, expected = asked[order], kind[order], expected[order]
+        low = np.searchsorted(known[0] * size + known[1], asked)
+        high = np.searchsorted(known[0] * size + known[1], asked, side="right")
+        hidden, _ = ragged_ranges(low, high)
+        offset = np.append(0, np.cumsum(high - low))
+        queries = Queries(lang, asked // size, asked % size, offset, known[2][hidden])
+        return Missing(queries, expected, kind)
+
+    def _likeness(self, number: int, owner: Array, relation: Array) -> Array:
+        """How likely each subject has each relation, by those that it has: (S, R).
+
+        Those that it has already, in whatever language, are 0: they are no guess.
+        """
+        table = np.zeros((number, self.kb.num_relations), np.float32)
+        first = group_starts(owner)
+        if len(first):
+            table[owner[first]] = np.maximum.reduceat(self.share[relation], first, axis=0)
+        table[owner, relation] = 0
+        return table
+
+    def _elsewhere(self, rows: Array, place: int) -> Array:
+        """Whether a language other than this one states a fact."""
+        number = self.merged.offset[rows + 1] - self.merged.offset[rows]
+        stated, owner = ragged_ranges(self.merged.offset[rows], self.merged.offset[rows + 1])
+        here = np.zeros(len(rows), bool)
+        here[owner[self.merged.lang[stated] == place]] = True
+        return np.asarray(number > here)
+
+
+def _known(kb: KB, subject: Array, splits: Sequence[str]) -> Array:
+    """The facts of some subjects (a range of them): (3, N), in order."""
+    rows = kb.join_table(
+        pa.table({"split": pa.array(list(splits), pa.string())}),
+        "SELECT t.subject, t.relation, t.object FROM triples t JOIN asked USING (split) "
+        f"WHERE t.subject BETWEEN {subject[0]} AND {subject[-1]} "
+        "ORDER BY t.subject, t.relation, t.object",
+    )
+    return np.stack([rows.column(place).to_numpy().astype(np.int64) for place in range(3)])
+
+
+def _is_in(keys: Array, others: Array) -> Array:
+    """Which columns of `keys` are columns of `others` too."""
+    kind = [("", np.int64)] * 3
+    a, b = (
+        np.ascontiguousarray(x.T.astype(np.int64)).view(kind).reshape(-1) for x in (keys, others)
+    )
+    return np.isin(a, b)

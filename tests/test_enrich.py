@@ -1,0 +1,184 @@
+"""Enrichment: what is proposed, what never is, and that a kill changes nothing."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from prixlm import KB, PretrainConfig, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.compact import CompactConfig
+from prixlm.enrich import EnrichConfig, enrich, gather_evidence, read_manifest, try_on_facts
+from prixlm.fusion import Fusion, FusionConfig
+from prixlm.missing import MissingConfig, relations_of_one_object
+from prixlm.pretrain import pretrain
+from prixlm.training import TrainingConfig
+
+FUSION = FusionConfig(facts=200, iterations=20, smallest=5, depth=10)
+# All languages of the world KB state the same: what is hidden for testing is what is missing.
+KNOWN = ("train", "valid")
+CONFIG = EnrichConfig(
+    into=("et", "fi"),
+    min_confidence=0.2,
+    fusion=FUSION,
+    relations=("capital", "currency"),
+    missing=MissingConfig(known=KNOWN),
+)
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    folder = tmp_path_factory.mktemp("enrich")
+    kb = import_kb([], folder / "kb", format="world", langs=["et", "fi", "en"])
+    return split_kb(kb, folder / "split", SplitConfig(test=0.2, valid=0.1))
+
+
+@pytest.fixture(scope="module")
+def model(split: KB) -> Path:
+    config = PretrainConfig(
+        base="compact",
+        epochs=1,
+        batch=256,
+        training=TrainingConfig(lr=1e-3),
+        compact=CompactConfig(vocab=600, width=16, layers=1, heads=2),
+    )
+    pretrain(split, split.folder.parent / "model", config)
+    return split.folder.parent / "model"
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = pq.read_table(folder / "proposals.parquet").to_pylist()
+    return found
+
+
+def test_proposals_are_new_named_and_sorted(split: KB, model: Path, tmp_path: Path) -> None:
+    manifest = enrich(split, tmp_path / "p", CONFIG, model)
+    found = rows(tmp_path / "p")
+    assert found and manifest == read_manifest(tmp_path / "p")
+    assert sum(sum(part.values()) for part in manifest["proposals"].values()) == len(found)
+    query = f"SELECT subject, relation, object FROM triples WHERE split IN {KNOWN}"
+    known = set(split.query(query).fetchall())
+    triples = [(row["subject"], row["relation"], row["object"]) for row in found]
+    assert not known & set(triples), "nothing that is known is proposed"
+    assert len(set(triples)) == len(triples)
+    single = relations_of_one_object(split)
+    has = {(s, r) for s, r, _ in known}
+    asked = [(s, r) for s, r, _ in triples if single[r]]
+    assert not has & set(asked) and len(set(asked)) == len(asked), "never a second object"
+    assert [row["id"] for row in found] == list(range(len(found)))
+    for lang in ("et", "fi"):
+        levels = [row["confidence"] for row in found if row["lang"] == lang]
+        assert levels == sorted(levels, reverse=True) and min(levels) >= 0.2
+    row = found[0]
+    assert [split.names([row["subject"]])[0], split.names([row["object"]])[0]] == [
+        row["subject_name"],
+        row["object_name"],
+    ]
+    assert row["model_rank"] is not None and row["model_score"] < 0 and row["graph_rank"] is None
+    hidden = set(split.query(query.replace("IN", "NOT IN")).fetchall())
+    stated = [row for row in found if row["origin"]]
+    right = [(row["subject"], row["relation"], row["object"]) in hidden for row in stated]
+    assert right and np.mean(right) > 0.8
+
+
+def test_the_origin_is_who_states_it(split: KB, tmp_path: Path) -> None:
+    enrich(split, tmp_path / "p", dataclasses.replace(CONFIG, into=("et",), relations=None))
+    concept = split.concepts()
+    stated: dict[tuple[int, int, int], set[str]] = {}
+    query = "SELECT lang, subject, relation, object FROM triples WHERE split = 'train'"
+    for lang, subject, relation, object_ in split.query(query).fetchall():
+        key = (int(concept[subject]), relation, int(concept[object_]))
+        stated.setdefault(key, set()).add(lang)
+    for row in rows(tmp_path / "p"):
+        key = (int(concept[row["subject"]]), row["relation"], int(concept[row["object"]]))
+        assert set(row["origin"]) == stated.get(key, set())
+
+
+def test_a_killed_run_ends_with_the_same_bytes(
+    split: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.enrich._PART", 64)
+    config = dataclasses.replace(CONFIG, into=("fi",), relations=None)
+    enrich(split, tmp_path / "whole", config)
+    real, calls = Fusion.explain, []
+
+    def dying(self: Fusion, *args: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fusion, "explain", dying)
+        with pytest.raises(KeyboardInterrupt):
+            enrich(split, tmp_path / "parts", config)
+        assert not (tmp_path / "parts").exists()
+        before = len(calls)
+        enrich(split, tmp_path / "parts", config)
+    names = ("proposals.parquet", "manifest.json")
+    for name in names:
+        ours, theirs = ((tmp_path / which / name).read_bytes() for which in ("parts", "whole"))
+        assert ours == theirs
+    assert len(calls) > before and not (tmp_path / "parts.partial").exists()
+
+
+def test_a_limit_takes_the_most_confident(split: KB, tmp_path: Path) -> None:
+    enrich(split, tmp_path / "all", CONFIG)
+    enrich(split, tmp_path / "few", dataclasses.replace(CONFIG, limit=7))
+    best = sorted((row["confidence"] for row in rows(tmp_path / "all")), reverse=True)[:7]  # type: ignore[type-var]
+    few = sorted((row["confidence"] for row in rows(tmp_path / "few")), reverse=True)  # type: ignore[type-var]
+    assert few == best
+
+
+def test_only_the_wanted_relations(split: KB, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, relations=("capital",))
+    enrich(split, tmp_path / "p", config)
+    assert {row["relation_key"] for row in rows(tmp_path / "p")} <= {"capital", "P36"} | {
+        split.relation_keys()[split.relation_names("en").index("capital")]
+    }
+    with pytest.raises(PrixError, match="no relation 'mother'"):
+        enrich(split, tmp_path / "q", dataclasses.replace(CONFIG, relations=("mother",)))
+
+
+def test_a_model_that_knows_the_valid_facts_is_refused(
+    split: KB, model: Path, tmp_path: Path
+) -> None:
+    settings = json.loads((model / "prixlm.json").read_text("utf-8"))
+    for fingerprint, message in (
+        ((split.manifest.split or {})["from"], "the KB that .* is a split of"),
+        ("0" * 64, "trained on another KB"),
+    ):
+        other = tmp_path / fingerprint[:4]
+        other.mkdir()
+        for path in model.iterdir():
+            if path.is_file():
+                (other / path.name).write_bytes(path.read_bytes())
+        settings["trained"]["kb_fingerprint"] = fingerprint
+        (other / "prixlm.json").write_text(json.dumps(settings), "utf-8")
+        with pytest.raises(PrixError, match=message):
+            enrich(split, tmp_path / "p", CONFIG, other)
+
+
+def test_what_cannot_be_done_is_said(split: KB, world: KB, tmp_path: Path) -> None:
+    with pytest.raises(PrixError, match="expected 0 to 1"):
+        EnrichConfig(into=("et",), min_confidence=1.5)
+    with pytest.raises(PrixError, match="has no sv"):
+        enrich(split, tmp_path / "p", dataclasses.replace(CONFIG, into=("sv",)))
+    with pytest.raises(PrixError, match="no valid triples"):
+        enrich(world, tmp_path / "p", CONFIG)
+    (tmp_path / "half").mkdir()
+    with pytest.raises(PrixError, match="already there"):
+        enrich(split, tmp_path / "half", CONFIG)
+    with pytest.raises(PrixError, match="half of them"):
+        read_manifest(tmp_path / "half")
+
+
+def test_confidence_is_believable_on_facts_that_nothing_was_fitted_on(split: KB) -> None:
+    evidence = gather_evidence(split)
+    fusion = Fusion.fit(split, evidence.rankers, FusionConfig(smallest=20), ["et", "fi"])
+    tried = try_on_facts(fusion, split, "et")
+    assert tried.hidden == split.num_triples("et", "test")
+    assert len(tried.right) <= tried.hidden
+    assert tried.reliability.ece < 0.15 and np.mean(tried.right) > 0.5
