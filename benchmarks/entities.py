@@ -68,7 +68,7 @@ def encode(encoder_folder: Path | None, tokenizer: Path | None, kb: Path, number
         names = source.names(rows.tolist())
         few = names[:200]
         apart = float(np.abs(ours.encode(few) - theirs.encode(few)).max())
-        assert apart < 1e-4, apart
+        assert apart < 1e-5, apart
         times: dict[str, list[float]] = {"ours": [], "sentence-transformers": []}
         for _ in range(3):  # in turn, so that noise meets both
             times["ours"].append(seconds(lambda: ours.encode(names)))

@@ -59,9 +59,10 @@ def test_sentence_transformers_gives_the_same_vectors(
 def test_a_saved_encoder_is_the_same_and_still_a_prix_lm(
     encoder: EntityEncoder, tmp_path: Path
 ) -> None:
+    before = encoder.fingerprint()
     encoder.save(tmp_path / "encoder")
     again = EntityEncoder.load(tmp_path / "encoder")
-    assert again.fingerprint() == EntityEncoder.load(tmp_path / "encoder").fingerprint()
+    assert again.fingerprint() == before == encoder.fingerprint()
     np.testing.assert_array_equal(again.encode(NAMES), encoder.encode(NAMES))
     assert isinstance(PrixLM.load(tmp_path / "encoder"), PrixLM)
 
@@ -89,6 +90,7 @@ def test_the_vector_store_has_all_names_and_goes_on_after_a_kill(
         build_vectors(toy, encoder)
     store = build_vectors(toy, encoder)
     assert calls.count(4) == (toy.num_entities // 4) + 1, "two chunks were not encoded again"
+    assert not list((toy.folder / "vectors").glob("*.partial/*.f32"))
     monkeypatch.undo()
     assert store.owner.tolist() == list(range(toy.num_entities))
     np.testing.assert_allclose(
@@ -149,8 +151,10 @@ def test_an_index_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     found = again.search(vectors[:50], 3)
     np.testing.assert_array_equal(found.entity, index.search(vectors[:50], 3).entity)
     assert (found.entity[:, 0] == np.arange(50)).mean() > 0.9
+    # A language is searched exactly, however the whole is.
     within = again.search(vectors[:50], 3, range(100, 200)).entity
-    assert ((within >= 100) & (within < 200)).all()
+    truth = 100 + np.argsort(-vectors[:50] @ vectors[100:200].T, axis=1)[:, :3]
+    np.testing.assert_array_equal(within, truth)
 
 
 def test_an_index_refuses_other_vectors_and_half_a_folder(tmp_path: Path) -> None:
@@ -162,6 +166,10 @@ def test_an_index_refuses_other_vectors_and_half_a_folder(tmp_path: Path) -> Non
     with pytest.raises(PrixError, match="half of one"):
         NeighbourIndex.load(tmp_path / "index")
     (tmp_path / "index" / "index.json").write_text(json.dumps({"kind": "exact", "names": 9}))
+    with pytest.raises(PrixError, match="half of one"):
+        NeighbourIndex.load(tmp_path / "index")
+    stamp = {"kind": "exact", "names": 9, "width": 8}
+    (tmp_path / "index" / "index.json").write_text(json.dumps(stamp))
     with pytest.raises(PrixError, match="differ in length"):
         NeighbourIndex.load(tmp_path / "index")
     assert index.search(np.zeros((0, 8), np.float32), 3).entity.shape == (0, 3)
@@ -175,3 +183,38 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path, encoder: Entity
     (tmp_path / "e" / "encoder.json").write_text("{")
     with pytest.raises(PrixError, match="cannot be read"):
         EntityEncoder.load(tmp_path / "e")
+
+
+def test_half_a_chunk_is_encoded_again(
+    toy: KB, encoder: EntityEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.neighbours._CHUNK", 4)
+    whole = build_vectors(toy, encoder)
+    folder = whole.folder
+    work = folder.with_name(folder.name + ".partial")
+    vectors, owner = np.array(whole.vectors), np.array(whole.owner)
+    folder.rename(work)
+    (work / "vectors.f32").write_bytes(vectors.tobytes()[: 6 * vectors.shape[1] * 4 + 5])
+    (work / "owner.i32").write_bytes(owner.tobytes()[: 5 * 4])
+    again = build_vectors(toy, encoder)
+    np.testing.assert_array_equal(again.vectors, vectors)
+    np.testing.assert_array_equal(again.owner, owner)
+
+
+def test_a_folder_that_is_not_ours_is_not_removed(
+    toy: KB, encoder: EntityEncoder, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(PrixError, match="no vectors of ours"):
+        build_vectors(toy, encoder, tmp_path / "mine")
+    assert (tmp_path / "mine" / "letter.txt").exists()
+
+
+def test_a_causal_model_reads_names_in_both_directions(encoder: EntityEncoder) -> None:
+    import dataclasses
+
+    both = encoder.encode(NAMES)
+    encoder.model.settings = dataclasses.replace(encoder.model.settings, mask="causal")
+    np.testing.assert_array_equal(encoder.encode(NAMES), both)
+    assert encoder.model.settings.mask == "causal", "the model is as it was"

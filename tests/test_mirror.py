@@ -45,8 +45,8 @@ def test_the_loss_equals_a_double_loop() -> None:
     assert float(found) == pytest.approx(total, rel=1e-5)
 
 
-def spread(encoder: EntityEncoder, words: list[str]) -> float:
-    """How much nearer a word is to itself, under dropout, than to other words."""
+def nearness(encoder: EntityEncoder, words: list[str]) -> tuple[float, float]:
+    """How near a word is to itself, under dropout, and how much nearer than to other words."""
     encoder.model.train()
     torch.manual_seed(0)
     names = encoder.tokenise(words)
@@ -55,7 +55,20 @@ def spread(encoder: EntityEncoder, words: list[str]) -> float:
     table = first @ second.T
     encoder.model.eval()
     apart = ~torch.eye(len(words), dtype=torch.bool)
-    return float(table.diagonal().mean() - table[apart].mean())
+    same = float(table.diagonal().mean())
+    return same, same - float(table[apart].mean())
+
+
+def loss_of(encoder: EntityEncoder, words: list[str]) -> float:
+    """InfoNCE on words that were not trained on."""
+    encoder.model.train()
+    torch.manual_seed(0)
+    names = encoder.tokenise(words)
+    with torch.no_grad():
+        first, second = (encoder.pool(names, np.arange(len(words))) for _ in range(2))
+        loss = info_nce(first, second, 0.2, torch.arange(len(words)))
+    encoder.model.eval()
+    return float(loss) / (2 * len(words))
 
 
 def test_mirror_tells_words_apart_that_it_has_not_seen(
@@ -64,9 +77,12 @@ def test_mirror_tells_words_apart_that_it_has_not_seen(
     held_out = WORDS[60:]
     training = dataclasses.replace(config.training, save_every=1000)
     config = dataclasses.replace(config, epochs=80, training=training)
-    before = spread(EntityEncoder.load(bases["xlmr"]), held_out)
+    start = EntityEncoder.load(bases["xlmr"])
+    before = nearness(start, held_out)
     encoder = mirror_tune(bases["xlmr"], tmp_path / "encoder", config)
-    assert spread(encoder, held_out) > before + 0.05
+    after = nearness(encoder, held_out)
+    assert after[1] > before[1] + 0.05
+    assert loss_of(encoder, held_out) < loss_of(start, held_out) - 0.1
     lines = (tmp_path / "encoder" / "metrics.jsonl").read_text("utf-8").splitlines()
     losses = [
         float(line.split('"valid_loss": ')[1].rstrip("}")) for line in lines if "valid" in line
@@ -97,6 +113,10 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(
     np.testing.assert_array_equal(parts.encode(WORDS), whole.encode(WORDS))
     with pytest.raises(PrixError, match="checkpoint of another run"):
         mirror_tune(bases["xlmr"], tmp_path / "parts", dataclasses.replace(config, batch=10))
+    assert config.words is not None
+    Path(config.words).write_text("\n".join(WORDS[:50]), "utf-8")
+    with pytest.raises(PrixError, match="checkpoint of another run"):
+        mirror_tune(bases["xlmr"], tmp_path / "parts", config)  # other words in the file
 
 
 def test_links_bring_a_name_and_its_counterpart_together(
@@ -106,13 +126,13 @@ def test_links_bring_a_name_and_its_counterpart_together(
     config = MirrorConfig(positives="links", number=64, batch=8, epochs=12, training=training)
     pairs = [("Finland", "Suomi"), ("France", "Ranska"), ("France", "フランス")]
 
-    def nearness(encoder: EntityEncoder) -> float:
+    def linked(encoder: EntityEncoder) -> float:
         a, b = (encoder.encode(list(side)) for side in zip(*pairs, strict=True))
         return float((a * b).sum(1).mean() - (a @ b.T).mean())
 
-    before = nearness(EntityEncoder.load(bases["mbert"]))
+    before = linked(EntityEncoder.load(bases["mbert"]))
     encoder = mirror_tune(bases["mbert"], tmp_path / "encoder", config, toy)
-    assert nearness(encoder) > before + 0.1
+    assert linked(encoder) > before + 0.1
 
 
 def test_things_of_one_concept_are_no_negatives(toy: KB, bases: dict[str, Path]) -> None:
@@ -140,6 +160,10 @@ def test_wrong_settings_are_refused(
         mirror_tune(bases["xlmr"], tmp_path / "e", MirrorConfig(positives="links"))
     with pytest.raises(PrixError, match="wordfreq has no words of xx"):
         mirror_tune(bases["xlmr"], tmp_path / "e", MirrorConfig(lang="xx"))
+    with pytest.raises(PrixError, match="is the model itself"):
+        mirror_tune(bases["xlmr"], bases["xlmr"])
+    with pytest.raises(PrixError, match="no run of prixlm mirror"):
+        mirror_tune(bases["xlmr"], bases["mbert"])
     (tmp_path / "few.txt").write_text("one\n")
     with pytest.raises(PrixError, match="has 1 words"):
         mirror_tune(bases["xlmr"], tmp_path / "e", MirrorConfig(words=str(tmp_path / "few.txt")))

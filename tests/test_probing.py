@@ -1,5 +1,6 @@
 """Probing: prompts in, the paper's protocol and candidate ranking."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -68,11 +69,9 @@ def test_the_best_word_is_the_known_one(wordy: Path) -> None:
         ]
     )
     found = probe(model, prompts, "fi")
-    assert (found.single, found.num_single) == (0.5, 2)
-    assert found.answers == [right, right]
-    assert found.num_ranked == 3
+    assert found.single == {0: True, 1: False} and found.best == {0: right, 1: right}
     # Of the last, "Rome Paris" is the mean of its two pieces, and better than "Paris" alone.
-    assert found.ranked == pytest.approx(2 / 3)
+    assert found.ranked == {0: True, 1: False, 2: True}
 
 
 def test_stop_words_and_punctuation_are_no_answers(bases: dict[str, Path]) -> None:
@@ -81,10 +80,14 @@ def test_stop_words_and_punctuation_are_no_answers(bases: dict[str, Path]) -> No
     word = next(p for p in sorted(vocab) if p.isalpha() and p.isascii() and len(p) > 4)
     stop = vocab["a"]  # a stop word of English
     favour(model, [stop, vocab[word]])
-    (answer,) = probe(model, Prompts([Prompt("x <mask> y", word, ())]), "en").answers
-    assert answer == word
-    (answer,) = probe(model, Prompts([Prompt("x <mask> y", word, ())]), "fi").answers
-    assert answer == "a", "in Finnish it is none"
+    prompts = Prompts([Prompt("x <mask> y", word, ()), Prompt("x <mask> y", "a", ("a",))])
+    english = probe(model, prompts, "en")
+    assert english.best == {0: word, 1: word}
+    assert english.problems == {
+        "an answer that is a stop word or none (never right as best word)": 1,
+        "no second candidate (not ranked)": 2,
+    }
+    assert probe(model, prompts, "fi").best == {0: "a", 1: "a"}, "in Finnish it is none"
 
 
 def test_scores_at_the_mask_equal_the_padded_pass(bases: dict[str, Path]) -> None:
@@ -133,13 +136,18 @@ def test_mlama_folders_have_relations(bases: dict[str, Path], tmp_path: Path) ->
     rows = [{"sub_label": "Ranska", "obj_label": "Pariisi"}, {"sub_label": "x", "obj_label": "y"}]
     (own / "P36.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (own / "P1.jsonl").write_text(json.dumps(rows[0]))
+    (own / "place_of_birth.jsonl").write_text('{"sub_label": "x"}\n7\n')
     template = {"relation": "P36", "template": "[X]: pääkaupunki on [Y] ."}
     (own / "templates.jsonl").write_text(json.dumps(template))
     found = read_mlama(tmp_path, "fi")
     assert found.prompts[0] == Prompt(
         "Ranska: pääkaupunki on <mask> .", "Pariisi", ("Pariisi", "y"), "P36"
     )
-    assert found.problems == {"a relation without a template": 1}
+    assert found.problems == {
+        "a relation without a template": 1,
+        "a row without a subject or an object": 1,
+        "a line that is no JSON object": 1,
+    }
     result = probe(PrixLM.from_base(bases["xlmr"], ()), found, "fi")
     assert result.relations["P36"][1] == 2
     with pytest.raises(PrixError, match="cannot be read as JSON lines"):
@@ -158,8 +166,12 @@ def test_a_trimmed_vocabulary_is_refused(wordy: Path, tmp_path: Path) -> None:
     model = PrixLM.from_base(wordy, (), keep=without(words[0]))  # type: ignore[arg-type]
     model.save(tmp_path / "model")
     model = PrixLM.load(tmp_path / "model")
-    assert probe(model, Prompts([Prompt("x <mask>", words[1], ())]), "fi").num_single == 1
-    for prompt in (Prompt(f"{words[0]} <mask>", "x", ()), Prompt("x <mask>", words[0], ())):
+    assert len(probe(model, Prompts([Prompt("x <mask>", words[1], ())]), "fi").single) == 1
+    for prompt in (
+        Prompt(f"{words[0]} <mask>", "x", ()),
+        Prompt("x <mask>", words[0], ()),
+        Prompt("x <mask>", "x", ("x", words[0])),
+    ):
         with pytest.raises(PrixError, match="trimmed without the pieces of"):
             probe(model, Prompts([prompt]), "fi")
 
@@ -182,3 +194,23 @@ def test_the_number_of_single_piece_answers_is_the_papers(data: Path) -> None:
         answers = [p.answer for p in read_bmlama(data / "bmlama53" / f"{lang}.tsv").prompts]
         found[lang] = sum(len(row) == 1 for row in encode_names(tokenizer, answers))
     assert found == {"en": 2520, "fr": 1228}
+
+
+def test_a_causal_model_is_probed_in_both_directions(wordy: Path) -> None:
+    prompts = Prompts(
+        [Prompt(f"{x} <mask> {y}", "Rome", ("Rome", "Paris")) for x in "abc" for y in "def"]
+    )
+    model = PrixLM.from_base(wordy, ())
+    both = probe(model, prompts, "fi")
+    model.settings = dataclasses.replace(model.settings, mask="causal")
+    assert probe(model, prompts, "fi") == both
+
+
+def test_small_passes_change_nothing(wordy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["<mask>", "is <mask> it", "the <mask> is the Rome", "Paris <mask> abc"]
+    candidates = ("Rome", "Paris", "abc", "a b c d", "it", "x y")
+    prompts = Prompts([Prompt(t, a, candidates) for t in texts for a in candidates])
+    model = PrixLM.from_base(wordy, ())
+    whole = probe(model, prompts, "fi")
+    monkeypatch.setattr("prixlm.tasks.probing._LOGITS", 100)
+    assert probe(model, prompts, "fi") == whole

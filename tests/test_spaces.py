@@ -24,7 +24,7 @@ from prixlm.reproduce_spaces import (
     reproduce_xel,
 )
 from prixlm.spaces import Translation, evaluate_linking, hidden_tasks
-from prixlm.tasks.entity_linking import read_hidden_links
+from prixlm.tasks.entity_linking import LinkingTask, read_hidden_links
 from prixlm.tasks.lexicon_induction import Dictionary, read_folder
 from prixlm.tasks.probing import Prompt, Prompts
 from prixlm.training import TrainingConfig
@@ -86,7 +86,7 @@ def test_the_tasks_from_a_shell(bases: dict[str, Path], tmp_path: Path) -> None:
     prompts = tmp_path / "en.tsv"
     prompts.write_text("Prompt\tAns\tCandidate Ans\tSubject\nIt is <mask>.\ta\ta, b\tx\n")
     found = done("evaluate", "probe", "--model", bases["xlmr"], "--prompts", prompts, "--json")
-    assert json.loads(found.stdout)[1]["rows"]["chance"] == {"en": 0.5}
+    assert json.loads(found.stdout)[2]["rows"]["chance"] == {"en": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,25 @@ def test_translation_ranks_equal_the_exact_search(toy: KB, tmp_path: Path) -> No
 def test_an_entity_counts_with_its_nearest_alias(tmp_path: Path, bases: dict[str, Path]) -> None:
     from prixlm import import_kb
 
-    source = tmp_path / "facts.tsv"
-    source.write_text("lang\tsubject\trelation\tobject\nen\tParis\tcountry\tFrance\n", "utf-8")
+    label, alias = (
+        f"<http://www.w3.org/{x}>"
+        for x in ("2000/01/rdf-schema#label", "2004/02/skos/core#altLabel")
+    )
+    lines = [
+        f'<http://x/paris> {label} "Paris"@en .',
+        f'<http://x/paris> {alias} "City of Light"@en .',
+        f'<http://x/paris> {alias} "Lutetia"@en .',
+        f'<http://x/france> {label} "France"@en .',
+        "<http://x/paris> <http://x/country> <http://x/france> .",
+    ]
+    source = tmp_path / "facts.nt"
+    source.write_text("\n".join(lines) + "\n", "utf-8")
     kb = import_kb([source], tmp_path / "kb")
     linker = EntityLinker(EntityEncoder.load(bases["xlmr"]), kb)
-    assert linker.link(["Paris"], 5)[0][0].name == "Paris"
+    for mention in ("Paris", "Lutetia", "City of Light"):
+        (answers,) = linker.link([mention], 5)
+        assert [a.name for a in answers] == ["Paris", "France"], "an entity is answered once"
+        assert answers[0].score == pytest.approx(1.0, abs=1e-5)
     with pytest.raises(PrixError, match="mention 2 is empty"):
         linker.link(["Paris", " "])
     with pytest.raises(PrixError, match="has no language xx"):
@@ -161,9 +175,11 @@ def test_every_table_is_made_once(
     lexicons = {"en-fi": (Dictionary(pairs[:20], pairs[20:]), "fi")}
     prompts = {"fi": Prompts([Prompt("<mask> on", "Suomi", ("Suomi", "Viro"))])}
 
+    files = {"sv": LinkingTask(["a", "b"], np.arange(2), ["c"], np.array([0, 1]), np.array([1]))}
+
     def everything() -> list[list[Grid]]:
         return [
-            reproduce_xel(kb, tmp_path / "t", config),
+            reproduce_xel(kb, tmp_path / "t", config, files),
             reproduce_bli(kb, tmp_path / "t", lexicons, config),
             reproduce_probe(kb, tmp_path / "t", prompts, config),
         ]
@@ -180,6 +196,8 @@ def test_every_table_is_made_once(
         "Prix-LM (All), translate",
     ]
     assert len(first[1][0].rows) == 6 and len(first[2][0].rows) == 3
+    assert "files" in first[0][3].title and "Prix-LM (All), translate" not in first[0][3].rows
+    assert first[2][0].notes and "never seen a sentence" in first[2][0].notes[0]
     for name in ("xel/xel", "bli", "probe"):
         assert (tmp_path / "t" / f"{name}-checkpoints.png").exists()
         curve = json.loads((tmp_path / "t" / f"{name}-checkpoints.json").read_text())
@@ -187,6 +205,13 @@ def test_every_table_is_made_once(
     monkeypatch.setattr("prixlm.reproduce_spaces.mirror_tune", None)
     second = everything()
     assert [grid_values(part) for part in second] == [grid_values(part) for part in first]
+    other = {"en-fi": (Dictionary(pairs[:21], pairs[21:]), "fi")}
+    with pytest.raises(PrixError, match="was made with other files"):
+        reproduce_bli(kb, tmp_path / "t", other, config)
+    with pytest.raises(PrixError, match="made with other settings"):
+        reproduce_xel(kb, tmp_path / "t", dataclasses.replace(config, linking_at=0.5), files)
+    with pytest.raises(PrixError, match="made with another KB"):
+        reproduce_xel(world, tmp_path / "t", config, files)
 
 
 def test_no_hidden_link_is_trained_on(world: KB, tmp_path: Path) -> None:
@@ -205,10 +230,16 @@ def test_no_hidden_link_is_trained_on(world: KB, tmp_path: Path) -> None:
 def test_hidden_tasks_are_those_with_hidden_links(toy: KB, tmp_path: Path) -> None:
     split = split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.9, valid=0.0))
     tasks = hidden_tasks(split, "en")
-    assert set(tasks) <= set(split.languages) - {"en"}
+    a, b = (split.language_of(column.to_numpy()) for column in split.hidden_links().columns)
+    english = split.languages.index("en")
+    linked = {*a[b == english], *b[a == english]}
+    assert set(tasks) == {split.languages[place] for place in linked}
+    with pytest.raises(PrixError, match="expected test or valid"):
+        hidden_tasks(split, "en", split="train")
     with pytest.raises(PrixError, match="hides no links"):
         hidden_tasks(toy, "en")
-    assert evaluate_linking(tasks, []) and evaluate_linking(tasks, [])[0].rows == {}
+    numbers = {lang: len(task.mentions) for lang, task in tasks.items()}
+    assert evaluate_linking(tasks, [])[0].numbers == numbers
 
 
 def test_a_folder_of_dictionaries(data: Path, tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def whitening(rows: Array) -> Array:
     by nothing.
     """
     _, singular, vt = np.linalg.svd(rows, full_matrices=False)
+    if not singular[0] > 0:
+        raise PrixError("the training words have one and the same vector: nothing can be mapped.")
     floor = singular[0] * 1e-5
     inverse = 1 / np.maximum(singular, floor)
     rest = np.eye(rows.shape[1]) - vt.T @ vt  # what the rows do not reach

@@ -27,7 +27,9 @@ def mirror(
         str | None,
         typer.Option(help="words (the paper's) or links; links if a KB is named."),
     ] = None,
-    lang: Annotated[str, typer.Option(metavar="CODE", help="Language of the words.")] = "en",
+    lang: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Language of the words; English if none.")
+    ] = None,
     words: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A word a line, instead of frequent ones.")
     ] = None,
@@ -55,7 +57,9 @@ def mirror(
     if config is not None:
         settings = read_config(config, settings)
     asked = {"number": number, "epochs": epochs, "batch": batch, "lang": lang}
-    asked |= {"positives": positives or ("links" if kb is not None else None)}
+    if positives is None and kb is not None and config is None:
+        positives = "links"
+    asked |= {"positives": positives}
     asked |= {"words": None if words is None else str(words)}
     inner = {"lr": lr, "seed": seed}
     settings = dataclasses.replace(

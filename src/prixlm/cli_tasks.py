@@ -270,7 +270,9 @@ def evaluate_probe(
             raise PrixError(f"{mlama} has no LANG/templates.jsonl: expected mLAMA's layout.")
         asked = {code: read_mlama(mlama, code) for code in codes}
     else:
-        asked = {path.stem: read_bmlama(path) for path in prompts or []}
+        asked = {}
+        for path in prompts or []:
+            asked[_once(asked, path.stem)] = read_bmlama(path)
     with progress_bar() as progress:
         models = {title: load_model(path) for title, path in _titled(model).items()}
         grids, found = evaluate_probing(models, asked, progress)
@@ -281,8 +283,16 @@ def evaluate_probe(
                 typer.echo(f"{title}, {lang}: {number} left out: {why}", err=True)
 
 
+def _once(found: Any, name: str) -> str:
+    if name in found:
+        raise PrixError(f"two files of {name}: pass one for each language.")
+    return name
+
+
 def _titled(folders: list[Path]) -> dict[str, Path]:
     """Paths by the shortest end that tells them apart."""
+    if len(set(folders)) < len(folders):
+        raise PrixError(f"{max(folders, key=folders.count)} is given twice.")
     for parts in range(1, 1 + max((len(path.parts) for path in folders), default=1)):
         titles = {"/".join(path.parts[-parts:]): path for path in folders}
         if len(titles) == len(folders):
@@ -377,6 +387,13 @@ Target = Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything i
 def reproduce_xel(
     kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder with links.")],
     to: Target,
+    names: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="XL-BEL's names, for a table of files too.")
+    ] = None,
+    queries: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="XL-BEL's mentions, named by language: fi_*.txt."),
+    ] = None,
     config: SpaceConfig = None,
     as_json: Json = False,
 ) -> None:
@@ -384,11 +401,18 @@ def reproduce_xel(
 
     Example: [b]prixlm reproduce xel --kb dbp5l --to table[/b]
     """
+    if (names is None) != (not queries):
+        raise PrixError("--names goes with --queries.")
     from prixlm.kb.store import KB
     from prixlm.reproduce_spaces import reproduce_xel as run
+    from prixlm.tasks.entity_linking import read_xlbel
 
+    files: dict[str, Any] = {}
+    for path in queries or []:
+        assert names is not None
+        files[_once(files, path.name.split("_")[0].split(".")[0])] = read_xlbel(names, path)
     with progress_bar() as progress:
-        grids = run(KB(kb), to, _space_settings(config), progress)
+        grids = run(KB(kb), to, _space_settings(config), files, progress)
     _show_reproduced(grids, to, as_json)
 
 

@@ -59,8 +59,6 @@ class EntityEncoder:
     """A model, and how its states become vectors."""
 
     def __init__(self, model: PrixLM, settings: EncoderSettings | None = None) -> None:
-        # A name is read in both directions, also by a model that was a causal decoder.
-        model.settings = dataclasses.replace(model.settings, mask="prefix")
         self.model, self.settings = model, settings or EncoderSettings()
         longest = min(self.settings.max_tokens, model.max_length)
         self.settings = dataclasses.replace(self.settings, max_tokens=longest)
@@ -88,12 +86,15 @@ class EntityEncoder:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tokenizer = self.model.tokenizer.backend_tokenizer
-        base = self.model.encoder.base
+        base, before = self.model.encoder.base, tokenizer.post_processor
         tokenizer.post_processor = TemplateProcessing(
             single=f"{base.start} $A {base.separator}",
             special_tokens=[(base.start, self.start), (base.separator, self.end)],
         )
-        self.model.save(folder)
+        try:
+            self.model.save(folder)
+        finally:
+            tokenizer.post_processor = before
         for name, values in _sentence_transformers(self.settings, self.width).items():
             (folder / name).parent.mkdir(exist_ok=True)
             write_atomically(folder / name, json.dumps(values, indent=1) + "\n")
@@ -106,7 +107,9 @@ class EntityEncoder:
     def fingerprint(self) -> str:
         """A hash of weights, tokenizer and settings: which encoder some vectors come from."""
         found = hashlib.sha256(json.dumps(asdict(self.settings)).encode())
-        found.update(self.model.tokenizer.backend_tokenizer.to_str().encode())
+        tokenizer = json.loads(self.model.tokenizer.backend_tokenizer.to_str())
+        tokenizer["post_processor"] = None  # it is not used here, and changes when it is saved
+        found.update(json.dumps(tokenizer).encode())
         for name, value in self.model.backbone.base_model.state_dict().items():
             found.update(name.encode())
             found.update(memoryview(value.detach().cpu().contiguous().numpy()).cast("B"))
@@ -144,7 +147,8 @@ class EntityEncoder:
             row, column = np.arange(len(rows)), np.zeros(len(rows), np.int64)
         else:
             row, column = np.nonzero(np.arange(ids.shape[1]) < lengths[:, None])
-        states = self.model.target_states(Batch(ids, lengths, lengths, row, column, column))
+        batch = Batch(ids, lengths, lengths, row, column, column)
+        states = self.model.target_states(batch, both_ways=True)  # also of a causal decoder
         if self.settings.pooling == "mean":
             owner = torch.from_numpy(row).to(states.device)
             empty = states.new_zeros(len(rows), states.shape[1])

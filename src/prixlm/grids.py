@@ -26,6 +26,8 @@ class Grid:
     title: str
     rows: dict[str, dict[str, float]] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)  # what each column's share is of
+    own_numbers: dict[str, dict[str, int]] = field(default_factory=dict)  # where rows differ in it
+    notes: list[str] = field(default_factory=list)
 
     def columns(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.rows.values() for name in row))
@@ -36,13 +38,19 @@ class Grid:
         values = [self.rows[row].get(name, float("nan")) for name in columns]
         known = [value for value in values if value == value]
         mean = sum(known) / len(known) if len(known) == len(columns) else float("nan")
-        shares = values if len(columns) < 2 else [*values, mean]
-        return ["–" if value != value else f"{100 * value:.1f}" for value in shares]
+        own = self.own_numbers.get(row, {})
+        shown = [_percent(v, own.get(name)) for name, v in zip(columns, values, strict=True)]
+        return shown if len(columns) < 2 else [*shown, _percent(mean)]
 
     def heads(self) -> list[str]:
         columns = self.columns()
         named = [f"{c} ({self.numbers[c]:,})" if c in self.numbers else c for c in columns]
         return named if len(columns) < 2 else [*named, MEAN]
+
+
+def _percent(value: float, number: int | None = None) -> str:
+    text = "–" if value != value else f"{100 * value:.1f}"
+    return text if number is None else f"{text} ({number:,})"
 
 
 def print_grids(console: Console, grids: Sequence[Grid]) -> None:
@@ -55,6 +63,8 @@ def print_grids(console: Console, grids: Sequence[Grid]) -> None:
         for row in grid.rows:
             table.add_row(shown(row), *grid.cells(row))
         console.print(table)
+        for note in grid.notes:
+            console.print(shown(note))
 
 
 def grids_markdown(grids: Sequence[Grid]) -> str:
@@ -68,6 +78,7 @@ def grids_markdown(grids: Sequence[Grid]) -> str:
             "| --- |" + " ---: |" * len(heads),
             *(f"| {_plain(row)} | " + " | ".join(grid.cells(row)) + " |" for row in grid.rows),
         ]
+        lines += [f"\n{_plain(note)}" for note in grid.notes]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
@@ -104,6 +115,8 @@ def read_grids(path: Path) -> list[Grid]:
                 for row, cells in one["rows"].items()
             },
             one["numbers"],
+            one.get("own_numbers", {}),
+            one.get("notes", []),
         )
         for one in values
     ]

@@ -17,13 +17,13 @@ from prixlm.errors import PrixError
 from prixlm.facts import Answer
 from prixlm.kb.disk import disk_errors
 from prixlm.kb.store import KB
-from prixlm.neighbours import build_vectors
+from prixlm.neighbours import KINDS, build_vectors
 from prixlm.queries import check_out, write_rows
 
 SCHEMA = pa.schema(
     [
         ("mention", pa.string()),
-        ("rank", pa.int32()),  # null where the line is empty
+        ("rank", pa.int32()),  # null where there is no answer: the line is empty
         ("name", pa.string()),
         ("lang", pa.string()),
         ("key", pa.string()),
@@ -48,6 +48,8 @@ class EntityLinker:
         is_loaded = isinstance(encoder, EntityEncoder)
         self.encoder: EntityEncoder = encoder if is_loaded else EntityEncoder.load(encoder)  # type: ignore[arg-type,assignment]
         self.kb = kb if isinstance(kb, KB) else KB(kb)
+        if kind not in ("auto", *KINDS):
+            raise PrixError(f"--index {kind}: expected auto, {', '.join(KINDS)}.")
         if not self.kb.num_entities:
             raise PrixError(f"{self.kb.folder} has no entities: nothing can be linked to.")
         store = build_vectors(self.kb, self.encoder, progress=progress)
@@ -85,7 +87,7 @@ def link_file(
     """Link every line of a file; how many there were. Nothing is written until all are there."""
     check_out(out)
     try:
-        lines = mentions.read_text("utf-8-sig").splitlines()
+        lines = mentions.read_text("utf-8-sig").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"--mentions {mentions} cannot be read as text: {error}.") from None
     if not any(map(str.strip, lines)):
@@ -110,10 +112,9 @@ def _linked(linker: EntityLinker, lines: list[str], k: int, lang: str | None) ->
     rest = iter(answers)
     rows: list[dict[str, object]] = []
     for line in lines:
-        if not line.strip():
+        found = next(rest) if line.strip() else []
+        if not found:
             rows.append({"mention": line})
-            continue
-        found = next(rest)
         for one, entity in zip(found, itertools.islice(entities, len(found)), strict=True):
             values = {"mention": line, "rank": one.rank, "name": entity.name, "lang": entity.lang}
             rows.append(values | {"key": entity.key, "entity": entity.id, "score": one.score})

@@ -13,7 +13,9 @@ Dimension letters: P pairs in a batch, H width.
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,9 +33,17 @@ from prixlm.kb.store import KB
 from prixlm.model import PrixLM
 from prixlm.supply import Links
 from prixlm.tokens import Ragged, build_tokens
-from prixlm.training import Progress, Step, TrainingConfig, train
+from prixlm.training import (
+    NOT_IN_FINGERPRINT,
+    Progress,
+    Step,
+    TrainingConfig,
+    processes,
+    train,
+)
 
 Array = np.ndarray[Any, Any]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +83,7 @@ class MirrorConfig:
 
     @classmethod
     def preset(cls, name: str) -> "MirrorConfig":
-        """`paper`, or `compact`: a small model from scratch takes a higher rate, and links."""
+        """`paper`, or `compact`: a small model from scratch takes a higher rate."""
         if name == "paper":
             return cls()
         if name != "compact":
@@ -82,7 +92,12 @@ class MirrorConfig:
         return cls(training=training)
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self)).encode()).hexdigest()
+        values = dataclasses.asdict(self)
+        for name in NOT_IN_FINGERPRINT:
+            del values["training"][name]
+        if self.words is not None:  # what is in the file counts, not where it lies
+            values["words"] = read_words(self)
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def info_nce(first: Tensor, second: Tensor, temperature: float, group: Tensor) -> Tensor:
@@ -155,8 +170,9 @@ class MirrorTask:
         self.steps_an_epoch = max(1, source.number // config.batch)
         self.num_steps = config.epochs * self.steps_an_epoch
         self.fingerprint = origin
-        held_out = source.pairs(config.epochs, config.training.seed)
-        self.valid = Pairs(*(part[: config.batch] for part in held_out))
+        # Not held out: a fixed batch, to see that the loss falls.
+        watched = source.pairs(config.epochs, config.training.seed)
+        self.valid = Pairs(*(part[: config.batch] for part in watched))
 
     def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
         for epoch in range(first // self.steps_an_epoch, self.config.epochs):
@@ -201,20 +217,38 @@ def mirror_tune(
     start = EntityEncoder.load(base, config.encoder)
     origin = {"base": start.fingerprint(), "config": config.fingerprint()}
     origin |= {"KB": kb.fingerprint()} if kb is not None and config.positives == "links" else {}
+    _check_folder(to, Path(base))
+    state = processes()
     with disk_errors(to):
         (to / "checkpoints").mkdir(parents=True, exist_ok=True)
-        with locked(to / "checkpoints"):
+        with locked(to / "checkpoints") if state.is_main_process else nullcontext():
             encoder = start
             if read_state(to, origin) is not None:
                 newest = checkpoint_folder(to, checkpoint_steps(to)[-1])
                 encoder = EntityEncoder.load(newest)
-            task = MirrorTask(encoder, config, kb, origin)
-            write_atomically(to / "run.toml", to_toml(config))
+            with state.main_process_first():  # the others then find the token cache
+                task = MirrorTask(encoder, config, kb, origin)
+            if state.is_main_process:
+                write_atomically(to / "run.toml", to_toml(config))
             train(encoder.model, task, config.training, to, progress)
             encoder.model.eval()
-            with saving(to):
-                encoder.save(to)
+            if state.is_main_process:
+                with saving(to):
+                    encoder.save(to)
+            state.wait_for_everyone()
     return encoder
+
+
+def _check_folder(to: Path, base: Path) -> None:
+    """Only a run of ours is written into, and never the model that it starts from."""
+    if to.exists() and not to.is_dir():
+        raise PrixError(f"{to} is a file: name a folder for the encoder.")
+    if to.is_dir() and base.is_dir() and to.samefile(base):
+        raise PrixError(f"{to} is the model itself: name another folder for the encoder.")
+    is_ours = (to / "encoder.json").exists() or (to / "checkpoints" / "lock").exists()
+    is_model = (to / "prixlm.json").exists() and not (to / "encoder.json").exists()
+    if to.is_dir() and any(to.iterdir()) and (is_model or not is_ours):
+        raise PrixError(f"{to} is there and is no run of prixlm mirror: name another folder.")
 
 
 def _source(encoder: EntityEncoder, config: MirrorConfig, kb: KB | None) -> _Words | _Linked:
@@ -231,10 +265,13 @@ def read_words(config: MirrorConfig) -> list[str]:
     if config.words is None:
         return frequent_words(config.lang, config.number)
     try:
-        lines = Path(config.words).read_text("utf-8").splitlines()
+        lines = Path(config.words).read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"{config.words} cannot be read as text: {error}.") from None
-    words = list(dict.fromkeys(filter(None, map(str.strip, lines))))[: config.number]
+    words = list(dict.fromkeys(filter(None, map(str.strip, lines))))
+    if len(words) > config.number:
+        logger.warning("%s: the first %d of %d words", config.words, config.number, len(words))
+        words = words[: config.number]
     if len(words) < 2:
         raise PrixError(f"{config.words} has {len(words)} words: expected one a line, 2 or more.")
     return words

@@ -153,8 +153,11 @@ class PrixLM(nn.Module):
         )
         return cast(Tensor, output.last_hidden_state)
 
-    def target_states(self, batch: Batch) -> Tensor:
-        """The states that predict the batch's targets: (T, H). Real tokens only: see `packed`."""
+    def target_states(self, batch: Batch, *, both_ways: bool = False) -> Tensor:
+        """The states that predict the batch's targets: (T, H). Real tokens only: see `packed`.
+
+        both_ways: the prefix is read in both directions, whatever the model was trained with.
+        """
         device = self.backbone.device
         num_rows, size = batch.ids.shape
         real = np.flatnonzero(np.arange(size) < batch.length[:, None])
@@ -173,7 +176,8 @@ class PrixLM(nn.Module):
                 batch.length,
             )
         )
-        mask = attention_mask(prefix, length, size, causal=self.settings.mask == "causal")
+        causal = self.settings.mask == "causal" and not both_ways
+        mask = attention_mask(prefix, length, size, causal=causal)
         embedded = self.embed(ids[None], column)[0]
         tokens, wanted = Layout(place, num_rows, size), Layout(asking, num_rows, most)
         encoder = self.backbone.base_model.encoder

@@ -33,8 +33,12 @@ Array = np.ndarray[Any, Any]
 KINDS = ("exact", "hnsw", "ivf")
 EXACT_TO, HNSW_TO = 200_000, 5_000_000
 """Names up to which a search is exact, and up to which a graph is built (it is larger)."""
+MOST_STORES = 4
+"""Sets of vectors that a KB keeps, one for each encoder."""
 faiss: Any = importlib.import_module("faiss")  # its stubs lack what is used here
 _CHUNK = 1 << 15
+_MOST_PARTS = 8
+"""Languages whose rows are kept as an index of their own."""
 _INDEX, _OWNER, _STAMP = "index.faiss", "owner.i32", "index.json"
 
 
@@ -55,7 +59,8 @@ class VectorStore:
                 return NeighbourIndex.load(folder)
         made = NeighbourIndex.build(self.vectors, self.owner, kind=kind)
         if kind != "exact":  # that one is only the vectors again
-            with suppress(OSError):  # a KB may lie on a disk that cannot be written
+            # A KB may lie on a disk that cannot be written.
+            with suppress(PrixError, OSError, RuntimeError):
                 made.save(folder)
         return made
 
@@ -70,8 +75,13 @@ def build_vectors(
     key = encoder.fingerprint()
     folder = to or kb.folder / "vectors" / key[:16]
     stamp = {"version": 1, "kb": kb.fingerprint(), "encoder": key, "width": encoder.width}
-    if _read_json(folder / "stamp.json") == stamp:
+    found = _read_json(folder / "stamp.json")
+    if found == stamp:
+        with suppress(OSError):
+            (folder / "stamp.json").touch()
         return _open_store(folder, encoder.width)
+    if folder.exists() and found is None:
+        raise PrixError(f"{folder} is there and has no vectors of ours: name another folder.")
     work = folder.with_name(folder.name + ".partial")
     with disk_errors(folder):
         work.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +93,16 @@ def build_vectors(
             _append_vectors(kb, encoder, work, progress)
             shutil.rmtree(folder, ignore_errors=True)
             work.rename(folder)
+    if to is None:
+        _drop_old(folder.parent)
     return _open_store(folder, encoder.width)
+
+
+def _drop_old(folder: Path) -> None:
+    """Keep the vectors that were used last: those of a large KB are large."""
+    stamps = sorted(folder.glob("*/stamp.json"), key=lambda path: path.stat().st_mtime)
+    for stamp in [one for one in stamps if not one.parent.name.endswith(".partial")][:-MOST_STORES]:
+        shutil.rmtree(stamp.parent, ignore_errors=True)
 
 
 def _append_vectors(kb: KB, encoder: EntityEncoder, work: Path, progress: Progress | None) -> None:
@@ -134,11 +153,11 @@ class NeighbourIndex:
     """Vectors to search in; `owner` says whose they are, in ascending order."""
 
     def __init__(
-        self, index: Any, owner: Array, kind: str, *, width: int, targets: Array | None = None
+        self, index: Any, owner: Array, kind: str, *, width: int, csls: int | None = None
     ) -> None:
         self.index, self.owner, self.kind, self.width = index, owner, kind, width
-        self.targets = targets  # of CSLS: the vectors without the further dimension
-        self.neighbours = 10
+        self.csls = csls  # neighbours that CSLS looks at; then vectors have a further dimension
+        self._parts: dict[tuple[int, int], Any] = {}
         self.most_names = int(np.bincount(owner).max()) if len(owner) else 1
 
     @classmethod
@@ -162,22 +181,22 @@ class NeighbourIndex:
         kind = choose_kind(len(vectors)) if kind == "auto" else kind
         if kind not in KINDS:
             raise PrixError(f"kind {kind}: expected auto, {', '.join(KINDS)}.")
-        width, targets = vectors.shape[1], None
+        width = vectors.shape[1]
         if csls is not None:
-            targets, crowding = vectors, mean_similarity(vectors, csls, neighbours)
+            crowding = mean_similarity(vectors, csls, neighbours)
             vectors = np.concatenate([vectors, crowding[:, None]], axis=1)
         index = _make_index(kind, len(vectors), vectors.shape[1])
         if not index.is_trained:
             index.train(_sample(vectors, 64 * index.nlist))
         for start in range(0, len(vectors), 1 << 16):
             index.add(np.ascontiguousarray(vectors[start : start + (1 << 16)], np.float32))
-        made = cls(index, owner, kind, width=width, targets=targets)
-        made.neighbours = neighbours
-        return made
+        if kind == "ivf":
+            index.make_direct_map()  # so that the rows of a language can be read again
+        return cls(index, owner, kind, width=width, csls=None if csls is None else neighbours)
 
     def save(self, folder: Path | str) -> None:
         """FAISS's own format, the owners, and a stamp that comes last."""
-        if self.targets is not None:
+        if self.csls is not None:
             raise PrixError("a CSLS index belongs to its queries: save the plain one.")
         folder = Path(folder)
         with disk_errors(folder):
@@ -192,7 +211,7 @@ class NeighbourIndex:
     def load(cls, folder: Path | str) -> "NeighbourIndex":
         folder = Path(folder)
         stamp = _read_json(folder / _STAMP)
-        if not isinstance(stamp, dict):
+        if not isinstance(stamp, dict) or not {"kind", "width", "names"} <= set(stamp):
             raise PrixError(f"{folder} is no index of ours, or half of one: build it again.")
         try:
             index = faiss.read_index(str(folder / _INDEX))
@@ -216,20 +235,47 @@ class NeighbourIndex:
             first, last = np.searchsorted(self.owner, [owners.start, owners.stop]).tolist()
         if first == last or not len(queries):
             return Found(np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf))
-        asked = np.ascontiguousarray(queries, np.float32)
-        lost = np.zeros((len(asked), 1), np.float32)
-        if self.targets is not None:
-            lost = mean_similarity(asked, self.targets, self.neighbours)[:, None]
-            asked = np.concatenate([2 * asked, np.full((len(asked), 1), -1, np.float32)], axis=1)
+        asked, lost = self._asked(queries)
+        index = self._of(first, last)
         # An entity may fill several places with its names: then more are asked for.
         enough = min(k * self.most_names, last - first)
         most = min(k if self.most_names == 1 else 4 * k, enough)
         while True:
-            score, row = self.index.search(asked, most, params=self._params(first, last, most))
+            score, row = index(asked, most)
             found = _best_of_each(np.where(row < 0, -1, self.owner[row]), score - lost, k)
             if most == enough or (found.entity >= 0).all():
                 return found
             most = min(4 * most, enough)
+
+    def _asked(self, queries: Array) -> tuple[Array, Array]:
+        """The queries as they are searched with, and what each loses of its scores: (Q, 1)."""
+        asked = np.ascontiguousarray(queries, np.float32)
+        if self.csls is None:
+            return asked, np.zeros((len(asked), 1), np.float32)
+        column = np.ones((len(asked), 1), np.float32)
+        plain = np.concatenate([asked, 0 * column], axis=1)  # the cosine alone
+        near = self._of(0, len(self.owner))(plain, min(self.csls, len(self.owner)))[0]
+        return np.concatenate([2 * asked, -column], axis=1), near.mean(axis=1, keepdims=True)
+
+    def _of(self, first: int, last: int) -> Any:
+        """A search among some rows: scores and rows. Few rows are searched exactly, because a
+        graph or a list meets few of them on its way."""
+        if (first, last) == (0, len(self.owner)) or last - first > EXACT_TO:
+            return lambda asked, most: self.index.search(
+                asked, most, params=self._params(first, last, most)
+            )
+        if (first, last) not in self._parts:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.pop(next(iter(self._parts)))
+            part = faiss.IndexFlatIP(self.index.d)
+            part.add(self.index.reconstruct_n(first, last - first))
+            self._parts[first, last] = part
+
+        def search(asked: Array, most: int) -> tuple[Array, Array]:
+            score, row = self._parts[first, last].search(asked, most)
+            return score, np.where(row < 0, -1, row + first)
+
+        return search
 
     def _params(self, first: int, last: int, most: int) -> Any:
         is_whole = first == 0 and last == len(self.owner)

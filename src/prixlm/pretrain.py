@@ -33,12 +33,17 @@ from prixlm.model import PrixLM
 from prixlm.report import plot_metrics
 from prixlm.supply import FactSupply, SupplyConfig, cut_batches
 from prixlm.tokens import build_tokens, tokenizer_hash
-from prixlm.training import Progress, Step, TrainingConfig, processes, train
+from prixlm.training import (
+    NOT_IN_FINGERPRINT,
+    Progress,
+    Step,
+    TrainingConfig,
+    processes,
+    train,
+)
 from prixlm.trim import pieces_to_keep
 
 _START = "start"
-_NOT_IN_FINGERPRINT = ("checkpoints", "log_every", "save_every", "trackers")
-"""Settings of the training that change nothing in what is learnt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ class PretrainConfig:
 
     def fingerprint(self) -> str:
         values = dataclasses.asdict(self)
-        for name in _NOT_IN_FINGERPRINT:
+        for name in NOT_IN_FINGERPRINT:
             del values["training"][name]
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 

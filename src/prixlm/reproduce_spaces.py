@@ -8,13 +8,19 @@ Base is the model before its first step; Single and All are those of the link-pr
 the same folder, trained here if they are not there. For linking both are trained on a split without
 the hidden links. Every model becomes an encoder by Mirror, with words as positives as in the paper
 and, beyond it, with links. Each table comes with a curve over All's checkpoints, step 0 included.
+
+The paper reports linking and lexicons at 75 % and probing at 10 % of a run of 200,000 steps from
+XLM-R. A compact model from scratch has learnt little by then, so the end of the run is the default
+(`linking_at`, `probing_at`), and the others are on the curve.
 """
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from prixlm.checkpoints import checkpoint_folder, checkpoint_steps
 from prixlm.embed import EntityEncoder, load_model
@@ -33,7 +39,13 @@ from prixlm.spaces import (
     evaluate_probing,
     hidden_tasks,
 )
-from prixlm.tasks.entity_linking import EncoderScorer, FuzzyScorer, Linker, PerLanguage
+from prixlm.tasks.entity_linking import (
+    EncoderScorer,
+    FuzzyScorer,
+    Linker,
+    LinkingTask,
+    PerLanguage,
+)
 from prixlm.tasks.lexicon_induction import Dictionary
 from prixlm.tasks.probing import Prompts
 from prixlm.training import Progress
@@ -52,8 +64,18 @@ class SpacesConfig:
     single: str = "en"  # of Single, for lexicons and probing
     frequent: int = 50_000  # frequent words that are candidates of a lexicon
     curve: str = "links"  # positives of the encoders on the curve
+    others: tuple[str, ...] = ()  # more models, such as bert-base-multilingual-cased
+    linking_at: float = 1.0  # share of the run that linking and lexicons take; the paper's: 0.75
+    probing_at: float = 1.0  # and that probing takes; the paper's: 0.1
 
     def __post_init__(self) -> None:
+        if (
+            not 0
+            <= min(self.linking_at, self.probing_at)
+            <= max(self.linking_at, self.probing_at)
+            <= 1
+        ):
+            raise PrixError("linking_at and probing_at are shares of a run, from 0 to 1.")
         if self.curve not in POSITIVES:
             raise PrixError(f"curve {self.curve}: expected {' or '.join(POSITIVES)}.")
 
@@ -68,6 +90,29 @@ class _Work:
         _check_language(kb, config.into)
         _check_language(kb, config.single)
 
+    def check(self, name: str, inputs: Any) -> None:
+        """One table is of one KB, one configuration and the same files."""
+        path = self.to / f"{name}-settings.json"
+        digest = hashlib.sha256(json.dumps(inputs, ensure_ascii=False).encode()).hexdigest()
+        mine = {"KB": self.kb.fingerprint(), "settings": asdict(self.config), "files": digest}
+        mine = json.loads(json.dumps(mine))
+        if path.exists():
+            other = json.loads(path.read_text("utf-8"))
+            differ = [what for what in mine if other.get(what) != mine[what]]
+            if differ:
+                raise PrixError(
+                    f"{path.with_name(name + '.json')} was made with other {' and '.join(differ)}: "
+                    "name another folder."
+                )
+            return
+        self.to.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(mine, indent=1) + "\n")
+
+    def at(self, folder: Path, share: float) -> Path:
+        """The checkpoint of a run that is nearest to a share of its steps."""
+        steps = checkpoint_steps(folder)
+        return checkpoint_folder(folder, min(steps, key=lambda s: abs(s - share * steps[-1])))
+
     def model(self, lang: str | None = None) -> Path:
         """All, or Single of a language."""
         folder = self.to / "models" / ("all" if lang is None else f"single/{lang}")
@@ -81,9 +126,11 @@ class _Work:
     def base(self) -> Path:
         """All before its first step: the base model, with its new tokens."""
         folder = self.model()
-        return checkpoint_folder(folder, checkpoint_steps(folder)[0])
+        if checkpoint_steps(folder)[0] != 0:
+            raise PrixError(f"{folder} kept no step 0: train it with a checkpoint at 0.")
+        return checkpoint_folder(folder, 0)
 
-    def encoder(self, model: Path, name: str, positives: str) -> EntityEncoder:
+    def encoder(self, model: Path | str, name: str, positives: str) -> EntityEncoder:
         config = dataclasses.replace(self.config.mirror, positives=positives)
         folder = self.to / "encoders" / f"{name}-{positives}"
         return mirror_tune(model, folder, config, self.kb, self.progress)
@@ -112,32 +159,60 @@ def _check_language(kb: KB, lang: str) -> None:
 
 
 def reproduce_xel(
-    kb: KB, to: Path | str, config: SpacesConfig | None = None, progress: Progress | None = None
+    kb: KB,
+    to: Path | str,
+    config: SpacesConfig | None = None,
+    files: Mapping[str, LinkingTask] | None = None,
+    progress: Progress | None = None,
 ) -> list[Grid]:
-    """Hidden links into one language: every row on the same pairs."""
+    """Hidden links into one language, and files of mentions: every row on the same ones."""
     to, config = Path(to) / "xel", config or SpacesConfig()
     if not (to / "kb").is_dir():
         split_kb(kb, to / "kb", SplitConfig(hide_links=config.hidden))
     split = KB(to / "kb")
+    if (split.manifest.split or {}).get("from") != kb.fingerprint():
+        raise PrixError(f"{to} was made with another KB: name another folder.")
     work = _Work(split, to, config, progress)
+    files = files or {}
+    work.check("xel", {name: (task.names, task.mentions) for name, task in files.items()})
     tasks = hidden_tasks(split, config.into)
 
-    def scorer(model: Path, name: str, positives: str, title: str) -> EncoderScorer:
+    def scorer(model: Path | str, name: str, positives: str, title: str) -> EncoderScorer:
         return EncoderScorer(work.encoder(model, name, positives), title)
+
+    def ways(*, is_file: bool) -> Iterator[Linker]:
+        yield FuzzyScorer()
+        share = config.linking_at
+        for positives in POSITIVES:
+            how = f"+ Mirror ({positives})"
+            for other in config.others:
+                yield scorer(other, Path(other).name, positives, f"{Path(other).name} {how}")
+            yield scorer(work.base(), "base", positives, f"base {how}")
+            yield PerLanguage(
+                f"Prix-LM (Single) {how}",
+                lambda lang, positives=positives: scorer(  # type: ignore[misc]
+                    work.at(work.model(single_of(lang)), share),
+                    f"single-{single_of(lang)}",
+                    positives,
+                    lang,
+                ),
+            )
+            yield scorer(work.at(work.model(), share), "all", positives, f"Prix-LM (All) {how}")
+        if not is_file:
+            model = work.at(work.model(), share)
+            yield Translation(model, split, config.into, "Prix-LM (All), translate")
+
+    def single_of(lang: str) -> str:
+        """The language itself where the KB has it, else the one that is linked into."""
+        return lang if lang in split.languages else config.into
 
     path = to / "xel.json"
     if not path.exists():
-        ways: list[Linker] = [FuzzyScorer()]
-        for positives in POSITIVES:
-            how = f"+ Mirror ({positives})"
-            ways.append(scorer(work.base(), "base", positives, f"base {how}"))
-            single = {
-                lang: scorer(work.model(lang), f"single-{lang}", positives, lang) for lang in tasks
-            }
-            ways.append(PerLanguage(f"Prix-LM (Single) {how}", single))
-            ways.append(scorer(work.model(), "all", positives, f"Prix-LM (All) {how}"))
-        ways.append(Translation(work.model(), split, config.into, "Prix-LM (All), translate"))
-        write_grids(to, "xel", evaluate_linking(tasks, ways, progress))
+        grids = evaluate_linking(tasks, ways(is_file=False), progress)
+        if files:
+            more = evaluate_linking(files, ways(is_file=True), progress)
+            grids += [replace(grid, title=f"{grid.title}, files") for grid in more]
+        write_grids(to, "xel", grids)
 
     def measure(model: Path, name: str) -> dict[str, float]:
         way = scorer(model, name, config.curve, name)
@@ -157,12 +232,13 @@ def reproduce_bli(
     """Bilingual lexicons: base, Single and All, each with both kinds of positives."""
     to, config = Path(to), config or SpacesConfig()
     work = _Work(kb, to, config, progress)
+    work.check("bli", {name: asdict(one) for name, (one, _) in dictionaries.items()})
     path = to / "bli.json"
     if not path.exists():
         encoders = {
             f"{title} + Mirror ({positives})": work.encoder(model, name, positives)
             for positives in POSITIVES
-            for name, title, model in _models(work)
+            for name, title, model in _models(work, config.linking_at)
         }
         found = evaluate_lexicons(encoders, dictionaries, config.frequent, progress)
         write_grids(to, "bli", found)
@@ -185,25 +261,28 @@ def reproduce_probe(
     """Probing: base, Single and All, both protocols."""
     to, config = Path(to), config or SpacesConfig()
     work = _Work(kb, to, config, progress)
+    work.check("probe", {lang: [asdict(p) for p in part.prompts] for lang, part in prompts.items()})
     path = to / "probe.json"
     if not path.exists():
-        models = {title: load_model(model) for _, title, model in _models(work)}
+        found = _models(work, config.probing_at)
+        models = {title: load_model(model) for _, title, model in found}
         grids, _ = evaluate_probing(models, prompts, progress)
         write_grids(to, "probe", grids)
 
     def measure(model: Path, name: str) -> dict[str, float]:
         grids, _ = evaluate_probing({name: load_model(model)}, prompts, progress)
-        return grids[1].rows[name]
+        return grids[2].rows[name]
 
     work.curve("probe", "candidate ranking", measure)
     return read_grids(path)
 
 
-def _models(work: _Work) -> list[tuple[str, str, Path]]:
+def _models(work: _Work, share: float) -> list[tuple[str, str, Path | str]]:
     """Their names, titles and folders."""
     lang = work.config.single
     return [
+        *((Path(other).name, Path(other).name, other) for other in work.config.others),
         ("base", "base", work.base()),
-        (f"single-{lang}", f"Prix-LM (Single, {lang})", work.model(lang)),
-        ("all", "Prix-LM (All)", work.model()),
+        (f"single-{lang}", f"Prix-LM (Single, {lang})", work.at(work.model(lang), share)),
+        ("all", "Prix-LM (All)", work.at(work.model(), share)),
     ]

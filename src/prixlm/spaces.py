@@ -3,7 +3,8 @@
 grids = evaluate_linking(hidden_tasks(kb, into="en"), [EncoderScorer(encoder), FuzzyScorer()])
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from prixlm.tasks.entity_linking import (
     read_hidden_links,
 )
 from prixlm.tasks.lexicon_induction import Dictionary, induce
-from prixlm.tasks.probing import Probed, Prompts, probe
+from prixlm.tasks.probing import Probed, Prompts, probe, share
 
 Array = np.ndarray[Any, Any]
+logger = logging.getLogger(__name__)
 _BATCH = 32
 
 
@@ -40,27 +42,42 @@ class Translation:
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Exact ranks up to ten of the best right entity of every mention."""
         trie = self.completer.trie(self.into)
-        first = self.completer.kb.entity_range(self.into).start
+        right = task.right + self.completer.kb.entity_range(self.into).start
+        prefixes = [self._prefix(mention, lang, trie.height) for mention in task.mentions]
         row = np.repeat(np.arange(len(task.mentions)), np.diff(task.offsets))
-        right = task.right + first
-        known = trie.nodes_of(right) >= 0  # a name too long cannot be written
-        row, right = row[known], right[known]
-        others = [right[row == place] for place in range(len(task.mentions))]
+        asked = np.array([prefixes[place] is not None for place in row], bool)
+        asked &= trie.nodes_of(right) >= 0  # a name too long cannot be written
+        left = len(task.mentions) - len(np.unique(row[asked]))
+        if left:
+            logger.warning("%s: %d mentions or names are too long and count as wrong", lang, left)
         ranks = np.full(len(task.mentions), np.inf)
-        for start in range(0, len(row), _BATCH):
-            rows = row[start : start + _BATCH]
-            asked = [Query(lang, task.mentions[place], None, self.into) for place in rows]
-            found = exact_ranks(
-                self.completer.model,
-                trie,
-                [self.completer.encode(query) for query in asked],
-                right[start : start + _BATCH],
-                most=10,
-                exclude=[others[place] for place in rows],
-            )
-            for place, one in zip(rows, found, strict=True):
-                ranks[place] = min(ranks[place], np.inf if one.rank is None else one.rank)
+        for batch in (_BATCH, 1):  # alone it may fit into memory
+            places = np.flatnonzero(asked)
+            for start in range(0, len(places), batch):
+                some = places[start : start + batch]
+                found = exact_ranks(
+                    self.completer.model,
+                    trie,
+                    [prefixes[place] or [] for place in row[some]],
+                    right[some],
+                    most=10,
+                    exclude=[right[task.offsets[p] : task.offsets[p + 1]] for p in row[some]],
+                )
+                for place, one in zip(some, found, strict=True):
+                    asked[place] = not one.complete
+                    rank = np.inf if one.rank is None else one.rank
+                    ranks[row[place]] = min(ranks[row[place]], rank)
+        if asked.any():
+            logger.warning("%s: %d ranks need more memory than there is", lang, asked.sum())
         return ranks
+
+    def _prefix(self, mention: str, lang: str, height: int) -> list[int] | None:
+        """What the model reads of a mention; nothing where it has no room for it."""
+        try:
+            prefix = self.completer.encode(Query(lang, mention, None, self.into))
+        except PrixError:
+            return None
+        return prefix if len(prefix) + height <= self.completer.model.max_length else None
 
 
 def hidden_tasks(
@@ -71,14 +88,22 @@ def hidden_tasks(
     most: int | None = None,
 ) -> dict[str, LinkingTask]:
     """The hidden links of a split, by the language of the mentions."""
+    if split not in ("test", "valid"):
+        raise PrixError(f"--split {split}: expected test or valid.")
+    if most is not None and most < 1:
+        raise PrixError(f"--most {most}: expected 1 or more.")
+    kb.entity_range(into)  # refuses a language that is not there
+    hidden = kb.hidden_links(split)
+    number = kb.language_of(np.stack([column.to_numpy() for column in hidden.columns]))
+    target = kb.languages.index(into)
+    linked = {kb.languages[i] for i in np.unique(number[:, (number == target).any(axis=0)])}
     asked = [lang for lang in langs or kb.languages if lang != into]
-    found = {}
-    for lang in asked:
-        try:
-            found[lang] = read_hidden_links(kb, lang, into, split, most)
-        except PrixError:
-            if langs is not None or not kb.path("hidden_links").is_file():
-                raise
+    without = sorted(set(asked) - linked)
+    if without:
+        logger.warning("no hidden links into %s from %s", into, ", ".join(without))
+    found = {
+        lang: read_hidden_links(kb, lang, into, split, most) for lang in asked if lang in linked
+    }
     if not found:
         raise PrixError(f"{kb.folder} has no hidden links into {into}.")
     return found
@@ -86,10 +111,13 @@ def hidden_tasks(
 
 def evaluate_linking(
     tasks: Mapping[str, LinkingTask],
-    ways: Sequence[Linker],
+    ways: Iterable[Linker],
     progress: Progress | None = None,
 ) -> list[Grid]:
-    """Accuracy@1 and @5 of every way in every language; @1 also where the names differ."""
+    """Accuracy@1 and @5 of every way in every language; @1 also where the names differ.
+
+    Ways are asked one after another: they may be made when it is their turn.
+    """
     differ = {lang: task.differ() for lang, task in tasks.items()}
     numbers = {lang: len(task.mentions) for lang, task in tasks.items()}
     apart = {lang: int(part.sum()) for lang, part in differ.items()}
@@ -98,16 +126,14 @@ def evaluate_linking(
         Grid("accuracy@5", {}, numbers),
         Grid("accuracy@1, names that differ", {}, apart),
     ]
-    done = 0
     for way in ways:
         cells: list[dict[str, float]] = [{}, {}, {}]
         for lang, task in tasks.items():
             ranks = way.ranks(task, lang)
             cells[0][lang], cells[1][lang] = accuracy(ranks, 1), accuracy(ranks, 5)
             cells[2][lang] = accuracy(ranks[differ[lang]], 1)
-            done += 1
             if progress is not None:
-                progress("link", done, len(ways) * len(tasks))
+                progress(f"link {way.name}", len(cells[0]), len(tasks))
         for grid, part in zip(grids, cells, strict=True):
             grid.rows[way.name] = part
     return grids
@@ -125,11 +151,13 @@ def evaluate_lexicons(
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     numbers: dict[str, dict[str, int]] = {}
+    candidates: dict[str, dict[str, int]] = {}
     done = 0
     for row, encoder in encoders.items():
         for pair, (dictionary, lang) in dictionaries.items():
-            words = frequent_words(lang, num_frequent) if lang is not None else ()
-            induced = induce(encoder, dictionary, words)
+            induced = induce(encoder, dictionary, _frequent(lang, num_frequent))
+            for name, number in induced.num_candidates.items():
+                candidates.setdefault(name, {})[pair] = number
             for name, parts in induced.figures.items():
                 for subset, figures in parts.items():
                     where = f"among {name}" + ("" if subset == "all" else f", sources {subset}")
@@ -140,7 +168,35 @@ def evaluate_lexicons(
             done += 1
             if progress is not None:
                 progress("induce", done, len(encoders) * len(dictionaries))
-    return [Grid(title, rows, numbers[title]) for title, rows in found.items()]
+    notes = {
+        name: "Candidates: " + ", ".join(f"{pair} {number:,}" for pair, number in part.items())
+        for name, part in candidates.items()
+    }
+    grids = [Grid(title, rows, numbers[title]) for title, rows in found.items()]
+    for grid in grids:
+        grid.notes.extend(n for name, n in notes.items() if _is_among(grid.title, name))
+    return grids
+
+
+def _is_among(title: str, name: str) -> bool:
+    return title.split(" among ")[1].split(", sources")[0] == name
+
+
+def _frequent(lang: str | None, number: int) -> list[str]:
+    """The frequent words of a language; none where nobody has counted them."""
+    if lang is None or not number:
+        return []
+    try:
+        return frequent_words(lang, number)
+    except PrixError as error:
+        logger.warning("candidates of the dictionary only: %s", error)
+        return []
+
+
+COMPACT_NOTE = (
+    "{} has never seen a sentence: its figures say how much of what it knows of names is left when "
+    "it is asked in words that it cannot read, and nothing about the paper's claim."
+)
 
 
 def evaluate_probing(
@@ -148,32 +204,52 @@ def evaluate_probing(
     prompts: Mapping[str, Prompts],
     progress: Progress | None = None,
 ) -> tuple[list[Grid], dict[str, dict[str, Probed]]]:
-    """Both protocols by model and language, and what was found for each."""
-    single, ranked = Grid("one-piece answers, best word"), Grid("candidate ranking")
-    chance = {lang: _chance(part) for lang, part in prompts.items()}
-    ranked.rows["chance"] = chance
+    """Both protocols by model and language, and what was found for each.
+
+    Which answers are one piece is a matter of the tokenizer: beside each model's own, the best
+    words are counted on the prompts whose answers are one piece for all of them.
+    """
     results: dict[str, dict[str, Probed]] = {}
-    done = 0
     for row, model in models.items():
         for lang, part in prompts.items():
-            found = probe(model, part, lang)
-            results.setdefault(row, {})[lang] = found
-            single.rows.setdefault(row, {})[lang] = found.single
-            ranked.rows.setdefault(row, {})[lang] = found.ranked
-            ranked.numbers[lang] = found.num_ranked
-            done += 1
+            results.setdefault(row, {})[lang] = probe(model, part, lang)
             if progress is not None:
-                progress("probe", done, len(models) * len(prompts))
-    _count_pieces(single, results)
-    return [single, ranked], results
+                progress(f"probe {row}", len(results[row]), len(prompts))
+    single = Grid("one-piece answers, best word")
+    common = Grid("answers of one piece for every model, best word")
+    ranked = Grid("candidate ranking", {"chance": {c: _chance(p) for c, p in prompts.items()}})
+    for row, parts in results.items():
+        single.rows[row] = {lang: share(found.single.values()) for lang, found in parts.items()}
+        single.own_numbers[row] = {lang: len(found.single) for lang, found in parts.items()}
+        ranked.rows[row] = {lang: share(found.ranked.values()) for lang, found in parts.items()}
+        ranked.own_numbers[row] = {lang: len(found.ranked) for lang, found in parts.items()}
+    for lang in prompts:
+        shared = set.intersection(*(set(parts[lang].single) for parts in results.values()))
+        common.numbers[lang] = len(shared)
+        for row, parts in results.items():
+            hits = [parts[lang].single[place] for place in sorted(shared)]
+            common.rows.setdefault(row, {})[lang] = share(hits)
+    small = [
+        row for row, model in models.items() if model.settings.trained.get("base") == "compact"
+    ]
+    if small:
+        single.notes.append(COMPACT_NOTE.format(", ".join(small)))
+    grids = [single, common, ranked]
+    return grids + _by_relation(results), results
 
 
-def _count_pieces(single: Grid, results: Mapping[str, Mapping[str, Probed]]) -> None:
-    """How many answers are one piece: a column's number where all models agree."""
-    for lang in single.columns():
-        counts = {found[lang].num_single for found in results.values()}
-        if len(counts) == 1:
-            single.numbers[lang] = counts.pop()
+def _by_relation(results: Mapping[str, Mapping[str, Probed]]) -> list[Grid]:
+    """A table for each language whose prompts name their relations: a line for each relation."""
+    grids = []
+    for lang in next(iter(results.values()), {}):
+        grid = Grid(f"candidate ranking by relation, {lang}")
+        for row, parts in results.items():
+            for relation, (value, number) in parts[lang].relations.items():
+                grid.rows.setdefault(relation, {})[row] = value
+                grid.own_numbers.setdefault(relation, {})[row] = number
+        if grid.rows:
+            grids.append(grid)
+    return grids
 
 
 def _chance(prompts: Prompts) -> float:

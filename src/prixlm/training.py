@@ -36,6 +36,8 @@ from prixlm.kb.disk import disk_errors, write_atomically
 
 Progress = Callable[[str, int, int], None]
 TRACKERS = ("tensorboard", "wandb")
+NOT_IN_FINGERPRINT = ("checkpoints", "log_every", "save_every", "trackers")
+"""Settings that change nothing in what is learnt: a run may go on with others."""
 _BUCKET = 1 << 24
 """Gradients (as numbers) that are summed over processes in one message."""
 _RELEASE_EVERY = 25

@@ -67,6 +67,8 @@ class SplitConfig:
             raise PrixError("--hide-links 0 would hide nothing: expected a share above 0.")
         if self.hide_links is not None and (self.unseen is not None or self.by_concept):
             raise PrixError("--hide-links is a split of its own: leave out the other one.")
+        if self.hide_links is not None and self.langs is not None:
+            raise PrixError("--hide-links hides those of all languages: leave out --langs.")
         held_out = self.valid + next(
             share for share in (self.hide_links, self.unseen, self.test) if share is not None
         )
@@ -98,8 +100,9 @@ def split_kb(
             shutil.rmtree(work / leftover, ignore_errors=True)
             (work / leftover).mkdir()
         out, scratch = work / "kb", work / "scratch"
-        for table in ("aliases", "relations", "relation_names"):
-            shutil.copyfile(kb.path(table), out / f"{table}.parquet")
+        for table in ("aliases", "relations", "relation_names", "hidden_links"):
+            if kb.path(table).is_file():
+                shutil.copyfile(kb.path(table), out / f"{table}.parquet")
         concept, counts = kb.concepts(), dict(kb.manifest.counts)
         if config.hide_links is not None:
             counts |= _hide_links(kb, out, concept, config)

@@ -14,7 +14,7 @@ Dimension letters: Q mentions, N names, E entities.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,13 +87,13 @@ class Scorer(ABC):
 
 
 class PerLanguage:
-    """A way of its own for each language of the mentions."""
+    """A way of its own for each language of the mentions, made when it is asked for."""
 
-    def __init__(self, name: str, ways: Mapping[str, Linker]) -> None:
-        self.name, self.ways = name, ways
+    def __init__(self, name: str, make: Callable[[str], Linker]) -> None:
+        self.name, self.make = name, make
 
     def ranks(self, task: LinkingTask, lang: str) -> Array:
-        return self.ways[lang].ranks(task, lang)
+        return self.make(lang).ranks(task, lang)
 
 
 class EncoderScorer(Scorer):
@@ -101,14 +101,24 @@ class EncoderScorer(Scorer):
 
     def __init__(self, encoder: EntityEncoder, name: str = "encoder") -> None:
         self.encoder, self.name = encoder, name
+        self._last: tuple[Sequence[str], Array, Array] | None = None
 
     def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-        # Names that are the same text shall tie: each is scored once.
-        once: dict[str, int] = {}
-        place = np.array([once.setdefault(name, len(once)) for name in names])
-        vectors, asked = self.encoder.encode(list(once)), self.encoder.encode(mentions)
+        vectors, place = self._vectors(names)
+        asked = self.encoder.encode(mentions)
         for rows in _slices(len(asked), len(names)):
             yield (asked[rows] @ vectors.T)[:, place]
+
+    def _vectors(self, names: Sequence[str]) -> tuple[Array, Array]:
+        """Vectors of the distinct names, and which is whose; those of the last list are kept.
+
+        Names that are the same text shall tie: each is scored once.
+        """
+        if self._last is None or self._last[0] != names:
+            once: dict[str, int] = {}
+            place = np.array([once.setdefault(name, len(once)) for name in names])
+            self._last = (names, self.encoder.encode(list(once)), place)
+        return self._last[1], self._last[2]
 
 
 class FuzzyScorer(Scorer):
@@ -170,13 +180,14 @@ def read_xlbel(names: Path | str, queries: Path | str) -> LinkingTask:
     ids: dict[str, int] = {}
     texts, owner = [], []
     seen: set[tuple[str, str]] = set()
-    for key, text in _fields(Path(names), "||", 2, problems):
-        if (key, text) in seen:
-            _count(problems, f"{Path(names).name}: the same id and name again")
-            continue
-        seen.add((key, text))
-        texts.append(text)
-        owner.append(ids.setdefault(key, len(ids)))
+    for keys, text in _fields(Path(names), "||", 2, problems):
+        for key in filter(None, keys.split("|")):
+            if (key, text) in seen:
+                _count(problems, f"{Path(names).name}: the same id and name again")
+                continue
+            seen.add((key, text))
+            texts.append(text)
+            owner.append(ids.setdefault(key, len(ids)))
     asked = [(text, key.split("|")) for key, text in _fields(Path(queries), "||", 2, problems)]
     return _make_task(texts, owner, ids, asked, problems, Path(names), Path(queries))
 
@@ -233,11 +244,13 @@ def _make_task(
         if not found:
             _count(problems, f"{query_file.name}: no name for the id")
             continue
+        if len(found) < len(set(keys)):
+            _count(problems, f"{query_file.name}: no name for one of several ids (kept)")
         mentions.append(mention)
         right += found
         offsets.append(len(right))
     for why, number in problems.items():
-        logger.warning("%d lines left out: %s", number, why)
+        logger.warning("%d lines: %s", number, why)
     if not mentions:
         raise PrixError(f"{query_file} has no mention whose id {name_file} names.")
     return LinkingTask(

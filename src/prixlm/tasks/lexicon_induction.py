@@ -65,7 +65,7 @@ def read_folder(folder: Path | str) -> dict[str, tuple[Dictionary, str]]:
 
 def _read_pairs(path: Path, problems: dict[str, int]) -> list[tuple[str, str]]:
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"{path} cannot be read as text: {error}.") from None
     found: dict[tuple[str, str], None] = {}
@@ -99,13 +99,11 @@ def induce(
     dictionary: Dictionary,
     frequent: Sequence[str] = (),
     *,
-    is_mapped: bool = True,
     neighbours: int = 10,
 ) -> Induced:
     """Rank the translations of all test words.
 
-    frequent: further candidates, the frequent words of the target language. is_mapped: with
-    VecMap; without, the vectors are compared as they are.
+    frequent: further candidates, the frequent words of the target language.
     """
     pairs = [*dictionary.train, *dictionary.test]
     sources = _numbered(source for source, _ in pairs)
@@ -120,11 +118,10 @@ def induce(
     rows = np.array([(sources[a], targets[b]) for a, b in dictionary.train])
     for name, number in sets.items():
         # The mean over the vocabulary is part of the map: each candidate set has its own.
-        source, target = x, z[:number]
-        if is_mapped:
-            mapping = fit_mapping(source, target, rows)
-            source, target = mapping.source, mapping.target
-        found[name] = _rank(dictionary, sources, targets, source, target, neighbours)
+        mapping = fit_mapping(x, z[:number], rows)
+        found[name] = _rank(
+            dictionary, sources, targets, mapping.source, mapping.target, neighbours
+        )
     return Induced(found, sets)
 
 

@@ -1,6 +1,6 @@
 """Knowledge probing (Sec. 3.5): a prompt with a blank, and what the model puts there.
 
-    prompts = read_bmlama("en.tsv", "en")
+    prompts = read_bmlama("en.tsv")
     result = probe(model, prompts, "en")
 
 The prompt is read as `<s> prompt </s>`, in both directions, and the head is read at the mask itself
@@ -22,7 +22,7 @@ import csv
 import json
 import logging
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 BLANK = "<mask>"
 _BUDGET = 1 << 13
+"""Padded tokens in one pass,"""
+_LOGITS = 1 << 26
+"""and scores: a mask has one for every piece of the vocabulary."""
 _COLUMNS = ["Prompt", "Ans", "Candidate Ans", "Subject"]
 
 
@@ -71,7 +74,7 @@ def read_bmlama(path: Path | str) -> Prompts:
         prompt = Prompt((row["Prompt"] or "").strip(), (row["Ans"] or "").strip(), candidates)
         why = _what_is_wrong(prompt)
         if why:
-            problems[why] = problems.get(why, 0) + 1
+            _count(problems, why)
         else:
             found.append(prompt)
     return _checked(found, problems, path)
@@ -98,31 +101,42 @@ def read_mlama(folder: Path | str, lang: str) -> Prompts:
     """
     own = Path(folder) / lang
     problems: dict[str, int] = {}
-    templates = {
-        row.get("relation"): row.get("template") for row in _lines(own / "templates.jsonl")
-    }
+    rows = _lines(own / "templates.jsonl", problems)
+    templates = {row.get("relation"): row.get("template") for row in rows}
     found = []
-    for path in sorted(own.glob("P*.jsonl")):
+    for path in sorted(set(own.glob("*.jsonl")) - {own / "templates.jsonl"}):
         template = templates.get(path.stem)
-        rows = [row for row in _lines(path) if row.get("obj_label") and row.get("sub_label")]
-        candidates = tuple(dict.fromkeys(row["obj_label"] for row in rows))
-        for row in rows:
-            text = (template or "").replace("[X]", row["sub_label"]).replace("[Y]", BLANK)
-            prompt = Prompt(text, row["obj_label"], candidates, path.stem)
+        rows = _lines(path, problems)
+        named = [row for row in rows if row.get("obj_label") and row.get("sub_label")]
+        _count(problems, "a row without a subject or an object", len(rows) - len(named))
+        candidates = tuple(dict.fromkeys(str(row["obj_label"]) for row in named))
+        for row in named:
+            text = str(template or "").replace("[X]", str(row["sub_label"]))
+            prompt = Prompt(
+                text.replace("[Y]", BLANK), str(row["obj_label"]), candidates, path.stem
+            )
             why = _what_is_wrong(prompt) if template else "a relation without a template"
             if why:
-                problems[why] = problems.get(why, 0) + 1
+                _count(problems, why)
             else:
                 found.append(prompt)
     return _checked(found, problems, own)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def _count(problems: dict[str, int], why: str, number: int = 1) -> None:
+    if number:
+        problems[why] = problems.get(why, 0) + number
+
+
+def _lines(path: Path, problems: dict[str, int]) -> list[dict[str, Any]]:
     try:
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        lines = path.read_text("utf-8-sig").split("\n")
+        rows = [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise PrixError(f"{path} cannot be read as JSON lines: {error}.") from None
-    return [row for row in rows if isinstance(row, dict)]
+    found = [row for row in rows if isinstance(row, dict)]
+    _count(problems, "a line that is no JSON object", len(rows) - len(found))
+    return found
 
 
 def _what_is_wrong(prompt: Prompt) -> str:
@@ -144,15 +158,13 @@ def _checked(found: list[Prompt], problems: dict[str, int], path: Path) -> Promp
 
 @dataclass(frozen=True)
 class Probed:
-    """Shares of right answers; NaN where nothing was asked."""
+    """What a model answers, prompt by prompt."""
 
-    single: float  # the paper's protocol: of the answers that are one piece
-    num_single: int
-    ranked: float  # candidate ranking: of all prompts that bring candidates
-    num_ranked: int
-    problems: dict[str, int]
+    single: dict[int, bool]  # the paper's protocol, by the number of the prompt: right or not
+    best: dict[int, str]  # and the best word
+    ranked: dict[int, bool]  # candidate ranking
+    problems: dict[str, int]  # what could not be asked, by reason
     relations: dict[str, tuple[float, int]]  # candidate ranking by relation, where it is known
-    answers: list[str]  # the best word for every prompt of the paper's protocol
 
 
 def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
@@ -160,33 +172,32 @@ def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
     probing = _Probing(model, lang)
     probing.check(prompts.prompts)
     problems = dict(prompts.problems)
-    texts = [prompt.answer for prompt in prompts.prompts]
-    pieces = [probing.pieces(text) for text in texts]
-    nothing = sum(not row for row in pieces)
-    if nothing:
-        problems["an answer that is no piece at all"] = nothing
+    pieces = probing.encode([prompt.answer for prompt in prompts.prompts])
+    _count(problems, "an answer of no piece at all", sum(not row for row in pieces))
+    words = probing.words()
     rows = [place for place, row in enumerate(pieces) if len(row) == 1]
-    words, best = probing.best_words([prompts.prompts[row] for row in rows])
-    right = [word == pieces[row][0] for word, row in zip(words, rows, strict=True)]
-    kept = [p for p, row in zip(prompts.prompts, pieces, strict=True) if row]
-    asked, hits = probing.rank_candidates(kept)
+    stops = sum(not words[pieces[row][0]] for row in rows)
+    _count(problems, "an answer that is a stop word or none (never right as best word)", stops)
+    best = probing.best_words([prompts.prompts[row].text for row in rows], words)
+    single = {row: bool(best[i] == pieces[row][0]) for i, row in enumerate(rows)}
+    ranked = probing.rank_candidates(prompts.prompts, problems)
     by_relation: dict[str, list[bool]] = {}
-    for place, hit in zip(asked, hits, strict=True):
-        if kept[place].relation:
-            by_relation.setdefault(kept[place].relation, []).append(hit)
+    for row, hit in ranked.items():
+        if prompts.prompts[row].relation:
+            by_relation.setdefault(prompts.prompts[row].relation, []).append(hit)
     return Probed(
-        _share(right),
-        len(right),
-        _share(hits),
-        len(hits),
+        single,
+        {row: probing.word(best[i]) for i, row in enumerate(rows)},
+        ranked,
         problems,
-        {name: (_share(part), len(part)) for name, part in sorted(by_relation.items())},
-        best,
+        {name: (share(part), len(part)) for name, part in sorted(by_relation.items())},
     )
 
 
-def _share(hits: Sequence[bool]) -> float:
-    return float(np.mean(hits)) if hits else float("nan")
+def share(hits: Iterable[bool]) -> float:
+    """The share of right ones; NaN where nothing was asked."""
+    found = list(hits)
+    return float(np.mean(found)) if found else float("nan")
 
 
 class _Probing:
@@ -210,7 +221,8 @@ class _Probing:
         before = self.model.untrimmed
         if before is None:
             return
-        texts = [part for p in prompts for part in (*p.text.split(BLANK), p.answer)]
+        parts = (part for p in prompts for part in (*p.text.split(BLANK), p.answer, *p.candidates))
+        texts = list(dict.fromkeys(parts))
         now, then = encode_names(self.tokenizer, texts), encode_names(before, texts)
         for text, own, old in zip(texts, now, then, strict=True):
             spelled = [self.tokenizer.id_to_token(i) for i in own]
@@ -221,68 +233,50 @@ class _Probing:
                     "the file has the prompts and answers, or without --trim."
                 )
 
-    def pieces(self, text: str) -> list[int]:
-        """An answer's pieces where it stands: after a space (XLM-R), or at a word's start."""
-        return self._encode([text])[0]
-
-    def _encode(self, texts: list[str]) -> list[list[int]]:
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Pieces of texts where they stand: after a space (XLM-R), or at a word's start."""
         return encode_names(self.tokenizer, texts)
 
-    def best_words(self, prompts: Sequence[Prompt]) -> tuple[list[int], list[str]]:
-        """The best word at each prompt's mask."""
-        allowed = torch.from_numpy(self._words())
-        inputs = [self._fill(prompt.text, 1) for prompt in prompts]
+    def word(self, piece: int) -> str:
+        return (self.tokenizer.id_to_token(int(piece)) or "").removeprefix("▁")
+
+    @torch.inference_mode()
+    def best_words(self, texts: Sequence[str], words: Array) -> Array:
+        """The best word at the mask of each text."""
+        allowed = torch.from_numpy(words)
+        inputs = [self._fill(text, 1) for text in texts]
         best = np.empty(len(inputs), np.int64)
         for rows, scores in self._scores(inputs):
-            table = scores.masked_fill(~allowed, float("-inf"))
-            best[rows] = table.argmax(dim=1).numpy()
-        names = [self.tokenizer.id_to_token(int(word)) or "" for word in best]
-        return best.tolist(), [name.removeprefix("▁") for name in names]
+            scores[:, ~allowed] = float("-inf")
+            best[rows] = scores.argmax(dim=1).numpy()
+        return best
 
-    def rank_candidates(self, prompts: Sequence[Prompt]) -> tuple[list[int], list[bool]]:
-        """Which prompts bring candidates, and whether the answer is the best of them."""
-        asked, hits = [], []
-        inputs: list[list[int]] = []
-        owner: list[tuple[int, list[int], bool]] = []
-        for place, prompt in enumerate(prompts):
-            candidates = dict.fromkeys([prompt.answer, *prompt.candidates])
-            pieces = dict(zip(candidates, self._encode(list(candidates)), strict=True))
-            if len(candidates) > 1:
-                asked.append(place)
-                for text, row in pieces.items():
-                    if row:
-                        owner.append((len(asked) - 1, row, text == prompt.answer))
+    def rank_candidates(
+        self, prompts: Sequence[Prompt], problems: dict[str, int]
+    ) -> dict[int, bool]:
+        """Whether the answer is the best of a prompt's candidates, by the prompt's number."""
+        known = _Candidates(self, prompts, problems)
+        asked = [place for place in range(len(prompts)) if known.is_asked[place]]
         # A prompt with n masks is read once for all its candidates of n pieces.
-        reads: dict[tuple[int, int], int] = {}
-        for number, row, _ in owner:
-            key = (number, len(row))
-            if key not in reads:
-                reads[key] = len(inputs)
-                inputs.append(self._fill(prompts[asked[number]].text, len(row)))
-        wanted: list[list[int]] = [[] for _ in inputs]
-        for index, (number, row, _) in enumerate(owner):
-            wanted[reads[number, len(row)]].append(index)
-        score = np.empty(len(owner))
-        for rows, table in self._scores(inputs):
+        reads = [(place, size) for place in asked for size in known.sizes(place)]
+        inputs = [self._fill(prompts[place].text, size) for place, size in reads]
+        best = np.full((len(prompts), 2), -np.inf)  # of the others, and of the answer
+        for rows, scores in self._scores(inputs):
+            table = scores.log_softmax(dim=1).numpy()
             start = 0
             for row in rows.tolist():
-                size = sum(token == self.mask for token in inputs[row])
-                part = table[start : start + size].log_softmax(dim=1)
-                for index in wanted[row]:
-                    targets = torch.tensor(owner[index][1])[:, None]
-                    score[index] = float(part.gather(1, targets).mean())
+                place, size = reads[row]
+                pieces, is_answer = known.of_size(place, size)
+                found = table[start + np.arange(size), pieces].mean(axis=1)
+                for kind in (0, 1):
+                    part = found[is_answer == kind]
+                    best[place, kind] = max(best[place, kind], part.max(initial=-np.inf))
                 start += size
-        best = np.full(len(asked), -np.inf)
-        right = np.full(len(asked), -np.inf)
-        for value, (number, _, is_right) in zip(score.tolist(), owner, strict=True):
-            which = right if is_right else best
-            which[number] = max(which[number], value)
-        hits = (right > best).tolist()
-        return asked, hits
+        return {place: bool(best[place, 1] > best[place, 0]) for place in asked}
 
     def _fill(self, text: str, masks: int) -> list[int]:
         start, rest = text.split(BLANK)
-        before, after = self._encode([start.rstrip(), rest])  # a mask takes the space before it
+        before, after = self.encode([start.rstrip(), rest])  # a mask takes the space before it
         return [self.start, *before, *[self.mask] * masks, *after, self.end]
 
     @torch.inference_mode()
@@ -292,17 +286,26 @@ class _Probing:
         most = self.model.max_length
         if lengths.max(initial=0) > most:
             raise PrixError(f"a prompt has {lengths.max()} tokens; the model takes {most}.")
-        for rows in cut_batches(lengths, _BUDGET):
-            rows = np.sort(rows)
+        for rows in self._passes(inputs, lengths):
             length = lengths[rows]
             ids = np.full((len(rows), int(length.max())), self.padding, np.int64)
             for place, row in enumerate(rows):
                 ids[place, : lengths[row]] = inputs[row]
             row, column = np.nonzero(ids == self.mask)
             batch = Batch(ids, length, length, row, column, column)
-            yield rows, self.model.logits(self.model.target_states(batch)).cpu()
+            states = self.model.target_states(batch, both_ways=True)
+            yield rows, self.model.logits(states).cpu()
 
-    def _words(self) -> Array:
+    def _passes(self, inputs: Sequence[list[int]], lengths: Array) -> Iterator[Array]:
+        """Rows of about equal length, with so few masks that their scores can be held."""
+        masks = np.array([row.count(self.mask) for row in inputs], np.int64)
+        most = max(1, _LOGITS // len(self.model.decoder()[1]))
+        for rows in cut_batches(lengths, _BUDGET):
+            rows = np.sort(rows)
+            place = (np.cumsum(masks[rows]) - 1) // most
+            yield from np.split(rows, np.flatnonzero(np.diff(place)) + 1)
+
+    def words(self) -> Array:
         """Which pieces may be an answer: starts of words, no punctuation, no stop words."""
         from stopwordsiso import stopwords
 
@@ -320,3 +323,54 @@ class _Probing:
             if starts and is_word and place not in special and word.casefold() not in stops:
                 allowed[place] = True
         return allowed
+
+
+class _Candidates:
+    """The candidates of prompts, in pieces; a list that many prompts share is encoded once."""
+
+    def __init__(
+        self, probing: _Probing, prompts: Sequence[Prompt], problems: dict[str, int]
+    ) -> None:
+        self.prompts = prompts
+        texts = list(dict.fromkeys(t for p in prompts for t in (p.answer, *p.candidates)))
+        self.pieces = dict(zip(texts, probing.encode(texts), strict=True))
+        nothing = sum(not row for row in self.pieces.values())
+        _count(problems, "a candidate of no piece at all", nothing)
+        self._lists: dict[tuple[str, ...], dict[int, tuple[list[str], Array]]] = {}
+        counts = [self._number(prompt) for prompt in prompts]
+        self.is_asked = [number > 1 for number in counts]
+        _count(problems, "no second candidate (not ranked)", sum(number == 1 for number in counts))
+
+    def _number(self, prompt: Prompt) -> int:
+        if not self.pieces[prompt.answer]:
+            return 0
+        own = self._of(prompt)
+        number = sum(len(texts) for texts, _ in own.values())
+        return number + (prompt.answer not in prompt.candidates)
+
+    def _of(self, prompt: Prompt) -> dict[int, tuple[list[str], Array]]:
+        """A prompt's candidates by their number of pieces: texts, and pieces (C, n)."""
+        if prompt.candidates not in self._lists:
+            groups: dict[int, list[str]] = {}
+            for text in dict.fromkeys(prompt.candidates):
+                if self.pieces[text]:
+                    groups.setdefault(len(self.pieces[text]), []).append(text)
+            self._lists[prompt.candidates] = {
+                size: (texts, np.array([self.pieces[text] for text in texts]))
+                for size, texts in groups.items()
+            }
+        return self._lists[prompt.candidates]
+
+    def sizes(self, place: int) -> list[int]:
+        prompt = self.prompts[place]
+        return sorted({*self._of(prompt), len(self.pieces[prompt.answer])})
+
+    def of_size(self, place: int, size: int) -> tuple[Array, Array]:
+        """Candidates of so many pieces, (C, n), and which is the answer."""
+        prompt = self.prompts[place]
+        texts, pieces = self._of(prompt).get(size, ([], np.zeros((0, size), np.int64)))
+        is_answer = np.array([text == prompt.answer for text in texts], bool)
+        if len(self.pieces[prompt.answer]) == size and not is_answer.any():
+            pieces = np.concatenate([pieces, [self.pieces[prompt.answer]]])
+            is_answer = np.append(is_answer, True)
+        return pieces, is_answer
