@@ -32,6 +32,8 @@ LAYERS = [
     ["complete", "tasks.entity_linking", "tasks.lexicon_induction"],
     ["demo", "queries", "model_ranking", "results"],
     ["link", "spaces", "enrich"],
+    ["review"],
+    ["export"],
     ["evaluation", "reproduce", "reproduce_spaces"],
     ["cli_tasks", "cli_entities"],
     ["cli"],

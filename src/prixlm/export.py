@@ -1,0 +1,257 @@
+"""Proposals into the user's tools: N-Triples, N-Quads, QuickStatements, TSV, Parquet.
+
+    export_proposals("proposals", "facts.nt")
+
+- `nt`: the facts, and the names of what they are about as labels, so that they can be imported.
+- `nq`: the same in a named graph for the run; what is known of a fact (confidence, origin) stands
+  beside it, as an RDF statement about it or, with `star`, about a triple term (RDF 1.2); the run
+  has its licence and tool.
+- `quickstatements`: for Wikidata. A statement there holds in all languages, so only facts that no
+  language states are new; each has a reference.
+- `tsv`: lang, subject, relation, object and what is known of them; `prixlm import` reads it.
+- `parquet`: the rows as they are.
+
+Names and keys come from a KB and are untrusted text: every format escapes them in its own way.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyoxigraph as ox
+
+from prixlm.enrich import SCHEMA, read_manifest
+from prixlm.errors import PrixError
+from prixlm.kb.disk import disk_errors, write_atomically
+from prixlm.queries import write_rows
+from prixlm.review import read_marks
+
+FORMATS = {
+    "nt": ".nt",
+    "nq": ".nq",
+    "quickstatements": ".qs",
+    "tsv": ".tsv",
+    "parquet": ".parquet",
+}
+VOCABULARY = "urn:prixlm:ns:"
+_RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+_LABEL = ox.NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
+_XSD = "http://www.w3.org/2001/XMLSchema#"
+_ITEM, _PROPERTY = (re.compile(rf"{letter}[1-9][0-9]*").fullmatch for letter in "QP")
+_REFERENCE = re.compile(r"(S854):(https?://[^\s\"|]+)|(S[1-9][0-9]*):(Q[1-9][0-9]*)").fullmatch
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
+_UNSAFE = re.compile(r'[\x00-\x20<>"{}|^`\\]')
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """Which proposals, and how."""
+
+    format: str
+    min_confidence: float = 0.0
+    accepted: bool = False  # only what a reviewer accepted
+    star: bool = False  # N-Quads with triple terms instead of statements about statements
+    base: str = "urn:prixlm:"  # of what has no IRI of its own
+    reference: str | None = None  # of QuickStatements: S854:URL or S248:Q1
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise PrixError(f"--format {self.format}: expected {', '.join(FORMATS)}.")
+        if not 0 <= self.min_confidence <= 1:
+            raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
+        if self.star and self.format != "nq":
+            raise PrixError("--star goes with --format nq.")
+        if self.format == "quickstatements" and not _REFERENCE(self.reference or ""):
+            raise PrixError(
+                "Wikidata wants to know where a statement is from: pass --reference S854:URL (a "
+                "page that describes your run) or --reference S248:Q1 (an item that it is in)."
+            )
+        if not _SCHEME(self.base) or _UNSAFE.search(self.base):
+            raise PrixError(f"--base {self.base}: expected the beginning of an IRI.")
+
+
+def export_proposals(folder: Path | str, out: Path | str, config: ExportConfig) -> dict[str, int]:
+    """Write proposals that are not rejected; how many were written, and how many were not."""
+    folder, out = Path(folder), Path(out)
+    manifest = read_manifest(folder)
+    if out.exists():
+        raise PrixError(f"{out} is already there: move it, or name another file.")
+    counts = {"written": 0, "below the confidence": 0, "not accepted": 0}
+    tables = _chosen(folder, config, counts)
+    with disk_errors(out):
+        if config.format in ("tsv", "parquet"):
+            _write_tables(tables, out, config)
+        elif config.format == "quickstatements":
+            counts |= _write_statements(tables, out, _source(config))
+        else:
+            _write_rdf(tables, out, manifest, config)
+        write_atomically(out.with_name(out.name + ".licence.txt"), _licence(manifest))
+    return counts
+
+
+def _licence(manifest: dict[str, Any]) -> str:
+    sources = ", ".join(manifest["sources"]) or "not stated"
+    return (
+        f"Proposals made by {manifest['tool']} from a knowledge base.\n"
+        f"Licence of its data: {manifest['licence']}\nSources: {sources}\n"
+        "They are proposals: each is as likely to hold as its confidence says.\n"
+    )
+
+
+def _chosen(folder: Path, config: ExportConfig, counts: dict[str, int]) -> Iterator[pa.Table]:
+    """The proposals that are wanted, some at a time."""
+    marks = read_marks(folder)
+    with pq.ParquetFile(folder / "proposals.parquet") as file:
+        for batch in file.iter_batches(_ROWS):
+            table = pa.Table.from_batches([batch], SCHEMA)
+            enough = pc.greater_equal(table["confidence"], config.min_confidence)
+            counts["below the confidence"] += table.num_rows - int(pc.sum(enough).as_py() or 0)
+            table = table.filter(enough)
+            mark = [marks.get(number) for number in table["id"].to_pylist()]
+            wanted = [m is True if config.accepted else m is not False for m in mark]
+            counts["not accepted"] += wanted.count(False)
+            table = table.filter(pa.array(wanted, pa.bool_()))
+            counts["written"] += table.num_rows
+            yield table
+
+
+_TSV = ["lang", "subject_name", "relation_name", "object_name", "confidence", "why", "origin"]
+
+
+def _write_tables(tables: Iterator[pa.Table], out: Path, config: ExportConfig) -> None:
+    if config.format == "parquet":
+        temporary = out.with_name(out.name + ".tmp")
+        with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
+            for table in tables:
+                writer.write_table(table)
+        temporary.replace(out)
+        return
+    names = [name.removesuffix("_name") for name in _TSV]
+    schema = pa.schema([(name, pa.string()) for name in names])
+
+    def rows() -> Iterator[pa.Table]:
+        for table in tables:
+            origin = pa.array([" ".join(part) for part in table["origin"].to_pylist()], pa.string())
+            columns = [table[name].cast(pa.string()) for name in _TSV[:-1]]
+            yield pa.Table.from_arrays([*columns, pa.chunked_array([origin])], schema=schema)
+
+    write_rows(rows(), schema, out)
+
+
+def to_iri(key: str, base: str, kind: str = "entity") -> ox.NamedNode:
+    """A key as an IRI: its own, Wikidata's, or one below `base`."""
+    if _ITEM(key):
+        return ox.NamedNode(f"http://www.wikidata.org/entity/{key}")
+    if _PROPERTY(key):
+        return ox.NamedNode(f"http://www.wikidata.org/prop/direct/{key}")
+    text = key if _SCHEME(key) else f"{base}{kind}:{quote(key, safe='/')}"
+    return ox.NamedNode(_UNSAFE.sub(lambda found: quote(found[0]), text))
+
+
+def _write_rdf(
+    tables: Iterator[pa.Table], out: Path, manifest: dict[str, Any], config: ExportConfig
+) -> None:
+    """Quad by quad through pyoxigraph, which knows how to escape."""
+    is_quads = config.format == "nq"
+    run = ox.NamedNode(f"urn:prixlm:run:{manifest['kb'][:16]}")
+    temporary = out.with_name(out.name + ".tmp")
+    kind = ox.RdfFormat.N_QUADS if is_quads else ox.RdfFormat.N_TRIPLES
+    with temporary.open("wb") as file:
+        if is_quads:
+            ox.serialize(_about_run(run, manifest), file, format=kind)
+        for table in tables:
+            for row in table.to_pylist():
+                if is_quads:
+                    ox.serialize(_facts(row, run, config), file, format=kind)
+                else:
+                    ox.serialize(_triples(row, config), file, format=kind)
+    temporary.replace(out)
+
+
+def _triples(row: dict[str, Any], config: ExportConfig) -> Iterator[ox.Triple]:
+    """The fact, and the names of its parts."""
+    subject, relation, object_ = _parts(row, config)
+    yield ox.Triple(subject, relation, object_)
+    for node, name in ((subject, "subject"), (relation, "relation"), (object_, "object")):
+        yield ox.Triple(node, _LABEL, ox.Literal(row[f"{name}_name"], language=row["lang"]))
+
+
+def _parts(
+    row: dict[str, Any], config: ExportConfig
+) -> tuple[ox.NamedNode, ox.NamedNode, ox.NamedNode]:
+    return (
+        to_iri(row["subject_key"], config.base),
+        to_iri(row["relation_key"], config.base, "relation"),
+        to_iri(row["object_key"], config.base),
+    )
+
+
+def _facts(row: dict[str, Any], run: ox.NamedNode, config: ExportConfig) -> Iterator[ox.Quad]:
+    """A fact in the graph of its run, and what is known of it."""
+    for triple in _triples(row, config):
+        yield ox.Quad(triple.subject, triple.predicate, triple.object, run)
+    subject, relation, object_ = _parts(row, config)
+    about = ox.BlankNode(f"p{row['id']}")
+    if config.star:
+        term = ox.Triple(subject, relation, object_)
+        yield ox.Quad(about, ox.NamedNode(_RDF + "reifies"), term, run)
+    else:
+        yield ox.Quad(about, ox.NamedNode(_RDF + "type"), ox.NamedNode(_RDF + "Statement"), run)
+        for name, node in (("subject", subject), ("predicate", relation), ("object", object_)):
+            yield ox.Quad(about, ox.NamedNode(_RDF + name), node, run)
+    decimal = ox.NamedNode(_XSD + "decimal")
+    confidence = ox.Literal(f"{row['confidence']:.6f}", datatype=decimal)
+    yield ox.Quad(about, ox.NamedNode(VOCABULARY + "confidence"), confidence, run)
+    yield ox.Quad(about, ox.NamedNode(VOCABULARY + "language"), ox.Literal(row["lang"]), run)
+    for lang in row["origin"]:
+        yield ox.Quad(about, ox.NamedNode(VOCABULARY + "statedIn"), ox.Literal(lang), run)
+
+
+def _about_run(run: ox.NamedNode, manifest: dict[str, Any]) -> list[ox.Quad]:
+    terms = "http://purl.org/dc/terms/"
+    texts = {
+        terms + "license": manifest["licence"],
+        terms + "creator": manifest["tool"],
+    }
+    about = [(predicate, str(text)) for predicate, text in texts.items()]
+    about += [(terms + "source", str(source)) for source in manifest["sources"]]
+    return [ox.Quad(run, ox.NamedNode(p), ox.Literal(text)) for p, text in about]
+
+
+def _source(config: ExportConfig) -> str:
+    """The reference of a statement, as QuickStatements writes it."""
+    found = _REFERENCE(config.reference or "")
+    assert found is not None
+    url, address, item, value = found.groups()
+    return f'{url}\t"{address}"' if url else f"{item}\t{value}"
+
+
+def _write_statements(tables: Iterator[pa.Table], out: Path, source: str) -> dict[str, int]:
+    """QuickStatements, version 1: item, property, value, and a reference."""
+    temporary = out.with_name(out.name + ".tmp")
+    counts = {"written": 0, "stated already": 0}
+    seen: set[tuple[str, str, str]] = set()
+    with temporary.open("w", encoding="utf-8") as file:
+        for table in tables:
+            for row in table.to_pylist():
+                keys = (row["subject_key"], row["relation_key"], row["object_key"])
+                if not (_ITEM(keys[0]) and _PROPERTY(keys[1]) and _ITEM(keys[2])):
+                    raise PrixError(
+                        f"QuickStatements needs Wikidata's ids, and this KB has {keys[0]!r}: "
+                        "import Wikidata's dump, or export another format."
+                    )
+                if row["origin"] or keys in seen:  # a statement holds in every language
+                    counts["stated already"] += 1
+                    continue
+                seen.add(keys)
+                file.write("\t".join([*keys, source]) + "\n")
+                counts["written"] += 1
+    temporary.replace(out)
+    return counts

@@ -1,0 +1,170 @@
+"""Review: proposals that a person marks in any spreadsheet, and what the marks teach.
+
+    write_review("proposals", "review.tsv")         # a column `mark` to fill in
+    read_review("proposals", "review.tsv")          # accept or reject; the rest stays open
+
+Marks lie in the folder of the proposals (`marks.json`) and add up. Exports leave out what was
+rejected, or take only what was accepted. All marks refit the confidence: of the marked proposals at
+some confidence, a share was accepted, and isotonic regression, with the fitted confidence as its
+prior, follows it.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from prixlm.enrich import read_manifest
+from prixlm.errors import PrixError
+from prixlm.kb.disk import disk_errors, write_atomically
+
+Array = np.ndarray[Any, Any]
+MARKS = {"accept": True, "reject": False, "": None}
+_COLUMNS = [
+    "mark", "id", "lang", "subject", "relation", "object", "confidence", "why", "stated in",
+    "runner-up",
+]  # fmt: skip
+_MARKS = "marks.json"
+_PRIOR = 20.0
+"""So many marks weigh as much as the confidence that was fitted before."""
+
+
+def write_review(folder: Path | str, out: Path | str, most: int | None = None) -> int:
+    """A TSV of the proposals, the most confident first; how many."""
+    folder, out = Path(folder), Path(out)
+    read_manifest(folder)
+    if out.exists():
+        raise PrixError(f"{out} is already there: move it, or name another file.")
+    marks = read_marks(folder)
+    words = {value: word for word, value in MARKS.items()}
+    number = 0
+    temporary = out.with_name(out.name + ".tmp")
+    with disk_errors(out), temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write("\t".join(_COLUMNS) + "\n")
+        for row in _rows(folder):
+            if most is not None and number >= most:
+                break
+            texts = [row[f"{part}_name"] for part in ("subject", "relation", "object")]
+            cells = [words[marks.get(row["id"])], row["id"], row["lang"], *texts]
+            cells += [f"{row['confidence']:.3f}", row["why"], " ".join(row["origin"])]
+            file.write("\t".join(_cell(cell) for cell in [*cells, row["runner_up"] or ""]) + "\n")
+            number += 1
+    temporary.replace(out)
+    return number
+
+
+def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+    with pq.ParquetFile(folder / "proposals.parquet") as file:
+        for batch in file.iter_batches(1 << 14):
+            yield from batch.to_pylist()
+
+
+def _cell(value: Any) -> str:
+    """One line, and no formula: a spreadsheet runs what begins with one of these."""
+    text = " ".join(str(value).split())
+    return f"'{text}" if text[:1] in "=+-@" and text[:1] else text
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """What a file of marks said."""
+
+    accepted: int
+    rejected: int
+    open: int
+
+
+def read_review(folder: Path | str, path: Path | str) -> Reviewed:
+    """Take over the marks of a file; one line that is wrong, and nothing is taken."""
+    folder, path = Path(folder), Path(path)
+    read_manifest(folder)
+    known = {row["id"]: row for row in _rows(folder)}
+    found: dict[int, bool | None] = {}
+    for line, row in _read(path):
+        mark = (row.get("mark") or "").strip().casefold()
+        number = (row.get("id") or "").strip()
+        if mark not in MARKS:
+            raise PrixError(
+                f"{path} line {line}: mark {mark!r}, expected accept, reject or nothing."
+            )
+        if not number.isdigit() or int(number) not in known:
+            raise PrixError(f"{path} line {line}: no proposal {number!r} in {folder}.")
+        own = known[int(number)]
+        names = [row.get(part) or "" for part in ("subject", "object")]
+        if [*map(_letters, names)] != [*map(_letters, (own["subject_name"], own["object_name"]))]:
+            raise PrixError(
+                f"{path} line {line}: proposal {number} is {own['subject_name']!r}, "
+                f"{own['object_name']!r} here. The file is of other proposals, or its lines moved."
+            )
+        if int(number) in found and found[int(number)] != MARKS[mark]:
+            raise PrixError(f"{path} line {line}: proposal {number} is marked twice.")
+        found[int(number)] = MARKS[mark]
+    marks = read_marks(folder) | {key: mark for key, mark in found.items() if mark is not None}
+    text = json.dumps({str(key): marks[key] for key in sorted(marks)}, indent=0)
+    write_atomically(folder / _MARKS, text + "\n")
+    values = list(marks.values())
+    return Reviewed(values.count(True), values.count(False), len(known) - len(values))
+
+
+def _letters(text: str) -> str:
+    """A name without what spreadsheets change: quotes, spaces, a leading apostrophe."""
+    return "".join(letter for letter in text if letter.isalnum())
+
+
+def _read(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The lines of a review, as we wrote it or as a spreadsheet did, which may quote a cell."""
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrixError(f"{path} cannot be read as text: {error}.") from None
+    names = [_unquote(cell) for cell in lines[0].rstrip("\r").split("\t")]
+    for name in ("mark", "id"):
+        if name not in names:
+            raise PrixError(f"{path} has no column {name!r}: expected what `prixlm review` wrote.")
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            cells = [_unquote(cell) for cell in line.rstrip("\r").split("\t")]
+            yield number, dict(zip(names, cells, strict=False))
+
+
+def _unquote(cell: str) -> str:
+    if len(cell) >= 2 and cell[0] == cell[-1] == '"':
+        return cell[1:-1].replace('""', '"')
+    return cell
+
+
+def read_marks(folder: Path | str) -> dict[int, bool]:
+    """The marks of some proposals by their ids."""
+    path = Path(folder) / _MARKS
+    if not path.exists():
+        return {}
+    try:
+        return {int(key): bool(value) for key, value in json.loads(path.read_text("utf-8")).items()}
+    except (OSError, ValueError) as error:
+        raise PrixError(
+            f"{path} cannot be read ({error}): remove it, and read the review again."
+        ) from None
+
+
+def refit(confidence: Array, marks: dict[int, bool]) -> Array:
+    """Confidences as the marks correct them: (N,), for proposals 0 to N - 1.
+
+    Isotonic regression on the marked ones, and on the confidences themselves as `_PRIOR` marks
+    that agree with them, spread evenly.
+    """
+    if not marks:
+        return confidence
+    from sklearn.isotonic import IsotonicRegression
+
+    ids = np.array(sorted(marks))
+    right = np.array([marks[number] for number in ids], float)
+    grid = np.linspace(0, 1, 21)
+    x = np.concatenate([confidence[ids], grid])
+    y = np.concatenate([right, grid])
+    weight = np.concatenate([np.ones(len(ids)), np.full(len(grid), _PRIOR / len(grid))])
+    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
+    return np.asarray(fitted.fit(x, y, sample_weight=weight).predict(confidence))
