@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 
 from prixlm.cli import app
 from prixlm.compact import CompactConfig
+from prixlm.demo import DemoConfig, run_demo
+from prixlm.fusion import FusionConfig
+from prixlm.mirror import MirrorConfig
 from prixlm.pretrain import PretrainConfig
 from prixlm.report import shown
 from prixlm.supply import SupplyConfig
@@ -83,26 +86,44 @@ def test_the_demo_shows_languages_and_the_loss_falling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Smaller than the real one, which takes minutes."""
-    small = PretrainConfig(
-        base="compact",
-        epochs=1,
-        batch=1024,
-        supply=SupplyConfig(links="none"),
-        compact=CompactConfig(vocab=1000, width=32, layers=1),
-        training=TrainingConfig(lr=5e-3),
+    small = DemoConfig(
+        pretrain=PretrainConfig(
+            base="compact",
+            epochs=1,
+            batch=1024,
+            supply=SupplyConfig(links="none"),
+            compact=CompactConfig(vocab=1000, width=32, layers=1),
+            training=TrainingConfig(lr=5e-3),
+        ),
+        single_epochs=1,
+        mirror=MirrorConfig(positives="links", number=256, batch=64, epochs=1),
+        fusion=FusionConfig(facts=60, depth=5, iterations=10, smallest=10),
+        tried=20,
+        asked=5,
+        relations=("capital", "currency"),
     )
-    monkeypatch.setattr(PretrainConfig, "preset", lambda _name: small)
+    monkeypatch.setattr("prixlm.demo.DemoConfig", lambda: small)
     monkeypatch.setenv("COLUMNS", "120")
-    for _ in range(2):  # a demo that is there is made anew
-        result = CliRunner().invoke(app, ["demo", "--to", str(tmp_path / "demo")])
-        assert result.exit_code == 0, result.output
+    folder = tmp_path / "demo"
+    result = CliRunner().invoke(app, ["demo", "--to", str(folder)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
     for word in ("te  Telugu", "lo  Lao", "17 languages", "ja", "triples too long"):
         assert word in result.output
     first, last = re.findall(r"Training loss (\S+) → (\S+) nats", result.output)[0]
     assert float(last) < 0.9 * float(first)
-    for title in ("Test facts, which it has not seen", "English names in other languages"):
+    for title in ("Hidden facts, which it has not seen", "English names in other languages"):
         assert title in result.output
-    assert len(re.findall(r"Of 150 asked, \d+% have the truth first", result.output)) == 2
+    assert "Of 15 asked" in result.output and "Of 30 asked" in result.output
+    page = (folder / "report" / "report.html").read_text("utf-8")
+    assert "<script" not in page and 'src="http' not in page and "Lao" in page
+    for name in ("facts.nq", "facts.tsv", "report/report.md", "report/report.json"):
+        assert (folder / name).stat().st_size > 100
+    # One that was stopped goes on: nothing is imported again, and the proposals are the same.
+    (folder / "report" / "report.html").unlink()
+    proposals = (folder / "proposals" / "proposals.parquet").read_bytes()
+    monkeypatch.setattr("prixlm.demo.import_kb", None)
+    run_demo(folder)
+    assert (folder / "proposals" / "proposals.parquet").read_bytes() == proposals
 
 
 def test_the_version_and_the_help_are_printed() -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from prixlm import KB, PretrainConfig, PrixError, SplitConfig, import_kb, split_kb
 from prixlm.compact import CompactConfig
-from prixlm.enrich import EnrichConfig, enrich, gather_evidence, read_manifest, try_on_facts
+from prixlm.enrich import EnrichConfig, enrich, read_manifest
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.missing import MissingConfig, relations_of_one_object
 from prixlm.pretrain import pretrain
 from prixlm.training import TrainingConfig
+from prixlm.trial import plot_reliability, save_trials, trial_grids, try_enrichment
 
 FUSION = FusionConfig(facts=200, iterations=20, smallest=5, depth=10)
 # All languages of the world KB state the same: what is hidden for testing is what is missing.
@@ -175,10 +176,26 @@ def test_what_cannot_be_done_is_said(split: KB, world: KB, tmp_path: Path) -> No
         read_manifest(tmp_path / "half")
 
 
-def test_confidence_is_believable_on_facts_that_nothing_was_fitted_on(split: KB) -> None:
-    evidence = gather_evidence(split)
-    fusion = Fusion.fit(split, evidence.rankers, FusionConfig(smallest=20), ["et", "fi"])
-    tried = try_on_facts(fusion, split, "et")
-    assert tried.hidden == split.num_triples("et", "test")
-    assert len(tried.right) <= tried.hidden
-    assert tried.reliability.ece < 0.15 and np.mean(tried.right) > 0.5
+def test_confidence_is_believable_on_facts_that_nothing_was_fitted_on(
+    split: KB, model: Path, tmp_path: Path
+) -> None:
+    trials = try_enrichment(split, ["et"], model, config=FusionConfig(facts=400, smallest=20))
+    assert [(one.way, one.subset) for one in trials] == [
+        (way, subset)
+        for way in ("transfer alone", "model alone", "fused")
+        for subset in ("all", "no transfer")
+    ]
+    found = {(one.way, one.subset): one for one in trials}
+    fused, alone = found["fused", "all"], found["model alone", "all"]
+    assert fused.hidden == split.num_triples("et", "test")
+    assert fused.right > alone.right and fused.reliability.ece < 0.15
+    assert [one.level for one in fused.levels] == [0.5, 0.8, 0.95]
+    # In a KB whose languages all state the same there is next to nothing that no other states.
+    assert found["fused", "no transfer"].hidden < 0.1 * fused.hidden
+    save_trials(trials, tmp_path / "trials.json")
+    json.loads((tmp_path / "trials.json").read_text("utf-8"))
+    plot_reliability(trials, tmp_path / "reliability.png")
+    grids = trial_grids(trials)
+    assert grids[0].rows["fused"] == {"et": fused.right}
+    with pytest.raises(PrixError, match="no test triples in en"):
+        try_enrichment(KB(split.folder.parent / "kb"), ["en"])

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from prixlm.cli_enrich import enrich, export, review
 from prixlm.cli_entities import link, mirror
 from prixlm.cli_tasks import evaluate_app, reproduce_app
 from prixlm.errors import PrixError, Stopped
@@ -449,46 +450,60 @@ def demo(
     ),
     as_json: Json = False,
 ) -> None:
-    """Run the main job on the embedded world KB: for now, import, split, pretrain and ask.
+    """Run the main job on the embedded world KB, from import to a report.
 
     Example: [b]prixlm demo --to demo[/b]
     """
-    from prixlm.demo import LANGUAGES, ask_demo, run_demo
+    from prixlm.demo import LANGUAGES, run_demo
+    from prixlm.grids import grid_values, print_grids
     from prixlm.report import (
         print_account,
         print_asked,
         print_facts,
         print_kb,
+        print_linked,
+        print_proposals,
         print_run,
         read_metrics,
     )
+    from prixlm.trial import trial_grids
 
     with progress_bar() as progress:
-        kb, model = run_demo(to, progress)
-        facts, names = ask_demo(to, model, progress)
-    trained = model.settings.trained
+        found = run_demo(to, progress)
+    trained = found.model.settings.trained
+    tried = trial_grids([one for one in found.trials if one.subset == "all"])[:4]
     if as_json:
         print_json(
             {
-                "kb": str(kb.folder),
+                "kb": str(found.kb.folder),
                 "trained": trained,
                 "metrics": read_metrics(to / "model"),
-                "facts": [dataclasses.asdict(one) | {"rank": one.rank} for one in facts],
-                "names": [dataclasses.asdict(one) | {"rank": one.rank} for one in names],
+                "facts": [dataclasses.asdict(one) | {"rank": one.rank} for one in found.facts],
+                "names": [dataclasses.asdict(one) | {"rank": one.rank} for one in found.names],
+                "proposals": found.manifest,
+                "tables": grid_values([*found.hits, *tried]),
+                "timings": found.timings,
+                "report": str(found.report),
             }
         )
         return
     screen = console()
-    print_kb(screen, kb)
-    print_account(screen, kb)
-    print_facts(screen, kb, list(LANGUAGES))
+    print_kb(screen, found.kb)
+    print_account(screen, found.kb)
+    print_facts(screen, found.kb, list(LANGUAGES))
     print_run(screen, to / "model", trained)
-    print_asked(screen, "Test facts, which it has not seen", facts)
-    print_asked(screen, "English names in other languages (links it was trained on)", names)
+    print_asked(screen, "Hidden facts, which it has not seen", found.facts)
+    print_asked(screen, "English names in other languages (links it was trained on)", found.names)
+    for mention, answers, entities in found.linked:
+        print_linked(screen, mention, answers, entities)
+    print_proposals(screen, to / "proposals", found.manifest, most=3)
+    print_grids(screen, [*found.hits, *tried])
+    seconds = sum(found.timings.values())
+    screen.print(f"Took {seconds:.0f} s. The report: {found.report}", markup=False)
 
 
-app.command()(mirror)
-app.command()(link)
+for command in (mirror, link, enrich, review, export):
+    app.command()(command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(reproduce_app, name="reproduce")
 

@@ -283,6 +283,42 @@ def evaluate_probe(
                 typer.echo(f"{title}, {lang}: {number} left out: {why}", err=True)
 
 
+@evaluate_app.command("enrich")
+def evaluate_enrich(
+    kb: KBFolder,
+    langs: Annotated[str, typer.Option(metavar="CODES", help="Languages.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A Prix-LM trained on this KB.")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A graph embedding of this KB.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option(metavar="N", help="A sample of N test facts a language.")
+    ] = None,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """How far proposals can be believed: test facts asked for as `enrich` would ask.
+
+    Example: [b]prixlm evaluate enrich --kb split --model model --langs et,te[/b]
+    """
+    from prixlm.kb.store import KB
+    from prixlm.languages import parse_languages
+    from prixlm.trial import plot_reliability, save_trials, trial_grids, try_enrichment
+
+    if most is not None and most < 1:
+        raise PrixError(f"--most {most}: expected 1 or more.")
+    with progress_bar() as progress:
+        codes = parse_languages(langs.split(","))
+        trials = try_enrichment(KB(kb), codes, model, graph, most=most, progress=progress)
+    if to is not None:
+        to.mkdir(parents=True, exist_ok=True)
+        save_trials(trials, to / "trials.json")
+        plot_reliability(trials, to / "reliability.png")
+    _show_grids(trial_grids(trials), "enrich", to, as_json)
+
+
 def _once(found: Any, name: str) -> str:
     if name in found:
         raise PrixError(f"two files of {name}: pass one for each language.")

@@ -32,11 +32,9 @@ from prixlm.complete import Completer
 from prixlm.errors import PrixError
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.graph import GraphRanker, load_graph
-from prixlm.heldout import read_facts
 from prixlm.kb.disk import disk_errors, locked, open_database, publish, quote_path, write_atomically
 from prixlm.kb.store import KB, rechunk
 from prixlm.languages import parse_languages
-from prixlm.metrics import Reliability, reliability
 from prixlm.missing import KINDS, Missing, MissingConfig, MissingFacts
 from prixlm.model_ranking import ModelRanker
 from prixlm.ranking import Ranked, Ranker
@@ -417,31 +415,3 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
     if values.get("format") != FORMAT or not (Path(folder) / "proposals.parquet").is_file():
         raise PrixError(f"{folder} is no folder of proposals: make one with `prixlm enrich`.")
     return values
-
-
-@dataclass(frozen=True)
-class Tried:
-    """How good proposals are, on held-out facts that nothing was fitted on."""
-
-    confidence: Array  # of the best answer to every question
-    right: Array
-    hidden: int  # facts asked for
-    reliability: Reliability
-
-
-def try_on_facts(
-    fusion: Fusion,
-    kb: KB,
-    lang: str,
-    split: str = "test",
-    subset: str = "all",
-    most: int | None = None,
-) -> Tried:
-    """Ask for held-out facts, and compare the best answers with the truth."""
-    facts = read_facts(kb, lang, split, most=most)
-    facts = facts.select(np.flatnonzero(facts.subsets[subset]))
-    ranked = fusion.best(facts.queries, 1)
-    owner = ranked.owners()
-    confidence = fusion.confidence(ranked.score)
-    right = ranked.entity == facts.objects[owner]
-    return Tried(confidence, right, len(facts), reliability(confidence, right))

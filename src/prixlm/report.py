@@ -126,6 +126,33 @@ def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> No
     console.print(table)
 
 
+def print_proposals(
+    console: Console, folder: Path, manifest: dict[str, Any], most: int = 5
+) -> None:
+    """How many there are, and the first of each language."""
+    import pyarrow.parquet as pq
+
+    shown_of: Counter[str] = Counter()
+    table = Table(title="Proposals", title_style="bold", title_justify="left")
+    for column in ("language", "subject", "relation", "object", "confidence", "stated in"):
+        table.add_column(column, justify="right" if column == "confidence" else "left")
+    with pq.ParquetFile(folder / "proposals.parquet") as file:
+        for batch in file.iter_batches(1 << 12):
+            for row in batch.to_pylist():
+                shown_of[row["lang"]] += 1
+                if shown_of[row["lang"]] <= most:
+                    names = (
+                        shown(row[f"{part}_name"]) for part in ("subject", "relation", "object")
+                    )
+                    stated = ", ".join(row["origin"]) or "–"
+                    table.add_row(row["lang"], *names, f"{row['confidence']:.2f}", stated)
+    console.print(table)
+    for lang, parts in manifest["proposals"].items():
+        told = ", ".join(f"{number:,} {why}" for why, number in parts.items())
+        console.print(f"{lang}: {sum(parts.values()):,} proposals ({told}).", markup=False)
+    console.print(f"Written to {folder}.", markup=False)
+
+
 def print_linked(
     console: Console, mention: str, answers: Sequence[Answer], entities: Sequence[Entity]
 ) -> None:

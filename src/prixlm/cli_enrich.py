@@ -1,0 +1,135 @@
+"""The commands of the main job: `enrich` proposes, a person may `review`, `export` hands over.
+
+As in `cli`: each command parses, makes one library call and prints.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prixlm.errors import PrixError
+from prixlm.terminal import console, print_json, progress_bar
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Folder = Annotated[Path, typer.Argument(metavar="PROPOSALS", help="A folder of `prixlm enrich`.")]
+
+
+def enrich(
+    kb: Annotated[
+        Path, typer.Argument(metavar="KB", help="A split: its valid facts fit the confidence.")
+    ],
+    into: Annotated[str, typer.Option(metavar="CODES", help="Languages to enrich.")],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder of proposals to make.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A Prix-LM that was trained on this KB.")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A graph embedding of this KB.")
+    ] = None,
+    min_confidence: Annotated[float, typer.Option(help="Least confidence, from 0 to 1.")] = 0.5,
+    relations: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these, by name or key.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="The N most confident proposals.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace a folder that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Propose the facts that a KB lacks in some languages, with confidence and origin.
+
+    Example: [b]prixlm enrich split --model model --into et,te --to proposals[/b]
+    """
+    from prixlm.enrich import EnrichConfig
+    from prixlm.enrich import enrich as run
+    from prixlm.kb.store import KB
+    from prixlm.report import print_proposals
+
+    config = EnrichConfig(
+        into=tuple(code.strip() for code in into.split(",") if code.strip()),
+        min_confidence=min_confidence,
+        relations=None if relations is None else tuple(r.strip() for r in relations.split(",")),
+        limit=limit,
+    )
+    with progress_bar() as progress:
+        manifest = run(KB(kb), to, config, model, graph, progress, overwrite=overwrite)
+    if as_json:
+        print_json(manifest)
+        return
+    print_proposals(console(), to, manifest)
+
+
+def review(
+    folder: Folder,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a TSV to mark in a spreadsheet.")
+    ] = None,
+    marks: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read such a TSV back.")
+    ] = None,
+    most: Annotated[int | None, typer.Option(metavar="N", help="Only the first N.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge proposals: write them as a TSV, mark `accept` or `reject`, and read it back.
+
+    Example: [b]prixlm review proposals --to review.tsv[/b]
+    """
+    from dataclasses import asdict
+
+    if (to is None) == (marks is None):
+        raise PrixError("pass --to FILE to write a review, or --marks FILE to read one.")
+    from prixlm.review import read_review, write_review
+
+    if to is not None:
+        number = write_review(folder, to, most)
+        figures: dict[str, object] = {"proposals": number, "file": str(to)}
+        text = f"{number:,} proposals: fill the column `mark` of {to} with accept or reject."
+    else:
+        assert marks is not None
+        found = read_review(folder, marks)
+        figures = asdict(found)
+        text = f"{found.accepted:,} accepted, {found.rejected:,} rejected, {found.open:,} open."
+    if as_json:
+        print_json(figures)
+    else:
+        console().print(text, markup=False)
+
+
+def export(
+    folder: Folder,
+    format: Annotated[str, typer.Option(help="nt, nq, quickstatements, tsv or parquet.")],
+    to: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
+    min_confidence: Annotated[float, typer.Option(help="Least confidence, from 0 to 1.")] = 0.0,
+    accepted: Annotated[bool, typer.Option(help="Only what a reviewer accepted.")] = False,
+    star: Annotated[bool, typer.Option(help="N-Quads with triple terms (RDF 1.2).")] = False,
+    base: Annotated[
+        str, typer.Option(metavar="IRI", help="Beginning of IRIs for keys that are none.")
+    ] = "urn:prixlm:",
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="S854:URL", help="Of QuickStatements: where statements are from."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hand proposals over to your tools; what a reviewer rejected is left out.
+
+    Example: [b]prixlm export proposals --format nq --to facts.nq --min-confidence 0.8[/b]
+    """
+    from prixlm.export import ExportConfig, export_proposals
+
+    config = ExportConfig(
+        format=format,
+        min_confidence=min_confidence,
+        accepted=accepted,
+        star=star,
+        base=base,
+        reference=reference,
+    )
+    counts = export_proposals(folder, to, config)
+    if as_json:
+        print_json(counts)
+        return
+    rest = [f"{number:,} {why}" for why, number in counts.items() if why != "written" and number]
+    text = f"{counts['written']:,} facts in {to}" + (f" ({', '.join(rest)})" if rest else "")
+    console().print(text + ".", markup=False)

@@ -1,0 +1,256 @@
+"""The report of an enrichment: one HTML page that needs no network, and the same as Markdown, JSON.
+
+    write_report("report", Report(kb, "proposals", trials=trials, command="prixlm enrich ..."))
+
+Names from a KB are untrusted text: the template escapes all of them (Jinja's autoescape), and marks
+their direction as that of their own letters, so that Arabic and Hebrew read right to left.
+"""
+
+import base64
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from prixlm.enrich import read_manifest
+from prixlm.grids import Grid, grid_values, grids_markdown
+from prixlm.kb.disk import write_atomically
+from prixlm.kb.store import KB
+from prixlm.report import language_name
+from prixlm.trial import Trial, plot_reliability, trial_grids
+
+_RELATIONS = 15
+"""Relations on the heat map: those with most facts."""
+_EXAMPLES = 6
+"""Proposals of each language that are shown."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What there is to tell."""
+
+    kb: KB
+    proposals: Path
+    title: str = "Enrichment of a knowledge base"
+    introduction: str = ""
+    command: str = ""
+    trials: Sequence[Trial] = ()
+    grids: Sequence[Grid] = ()  # further tables, such as Hits@k of All and Single
+    loss: Path | None = None  # a picture
+    timings: Mapping[str, float] = field(default_factory=dict)  # seconds by step
+    known: tuple[str, ...] = ("train", "valid", "test", "known")  # splits that are no news
+    langs: tuple[str, ...] = ()  # of the heat map; those that were enriched if none
+
+
+def write_report(to: Path | str, report: Report) -> Path:
+    """`report.html`, `report.md` and `report.json` in a folder; the page's path."""
+    import jinja2
+
+    to = Path(to)
+    to.mkdir(parents=True, exist_ok=True)
+    manifest = read_manifest(report.proposals)
+    examples, judged = _examples(report)
+    coverage = _coverage(report, manifest)
+    grids = [*report.grids, *trial_grids(report.trials)] if report.trials else list(report.grids)
+    values = {
+        "title": report.title,
+        "introduction": report.introduction,
+        "cards": _cards(report.kb, manifest),
+        "coverage": coverage,
+        "min_confidence": manifest["config"]["min_confidence"],
+        "reliability": _picture(report.trials),
+        "tables": [_table(grid, first=place == 0) for place, grid in enumerate(grids)],
+        "examples": examples,
+        "judged": judged,
+        "loss": None if report.loss is None else _data(report.loss.read_bytes()),
+        "timings": [(name, f"{seconds:.0f}") for name, seconds in report.timings.items()],
+        "command": report.command,
+        "tool": manifest["tool"],
+        "licence": manifest["licence"],
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("prixlm", "templates"), autoescape=True, trim_blocks=True
+    )
+    page = environment.get_template("report.html").render(values)
+    write_atomically(to / "report.html", page)
+    write_atomically(to / "report.md", _markdown(values, grids))
+    told = {
+        "manifest": manifest,
+        "coverage": coverage,
+        "tables": grid_values(grids),
+        "examples": examples,
+        "timings": dict(report.timings),
+        "command": report.command,
+    }
+    write_atomically(to / "report.json", json.dumps(told, ensure_ascii=False, indent=1) + "\n")
+    return to / "report.html"
+
+
+def _cards(kb: KB, manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    cards = [
+        ("languages", f"{len(kb.languages):,}"),
+        ("facts known", f"{kb.num_triples():,}"),
+    ]
+    for lang, parts in manifest["proposals"].items():
+        cards.append((f"proposals in {language_name(lang)}", f"{sum(parts.values()):,}"))
+    return cards
+
+
+def _coverage(report: Report, manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """Of what could be said in a language, the share that is: before and after."""
+    kb = report.kb
+    langs = list(report.langs or manifest["config"]["into"])
+    before = Counter(
+        {
+            (lang, relation): number
+            for lang, relation, number in kb.query(
+                "SELECT lang, relation, count(*) FROM triples "
+                f"WHERE split IN {_tuple(report.known)} GROUP BY ALL"
+            ).fetchall()
+        }
+    )
+    possible = _possible(kb, langs)
+    added: Counter[tuple[str, int]] = Counter()
+    with pq.ParquetFile(Path(report.proposals) / "proposals.parquet") as file:
+        for batch in file.iter_batches(1 << 14, columns=["lang", "relation"]):
+            added.update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    total: Counter[int] = Counter()
+    for (_, relation), number in possible.items():
+        total[relation] += number
+    names = kb.relation_names("en" if "en" in kb.languages else langs[0])
+    rows = []
+    for relation, _ in total.most_common(_RELATIONS):
+        cells = []
+        for lang in langs:
+            whole = max(possible[lang, relation], before[lang, relation])
+            first = before[lang, relation] / whole if whole else float("nan")
+            then = min(1.0, first + added[lang, relation] / whole) if whole else float("nan")
+            text = "–" if first != first else f"{first:.0%} → {then:.0%}"
+            shade = 0.0 if then != then else round(0.75 * then, 3)
+            cells.append({"text": text, "shade": shade})
+        rows.append({"relation": names[relation], "cells": cells})
+    return {"langs": langs, "rows": rows} if rows else None
+
+
+def _possible(kb: KB, langs: Sequence[str]) -> Counter[tuple[str, int]]:
+    """Facts that any language states and a language has names for, by language and relation."""
+    rows = kb.query(
+        """
+        WITH stated AS MATERIALIZED (
+            SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
+            FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
+        )
+        SELECT x.lang, f.relation, count(DISTINCT (x.id, y.id))
+        FROM stated f JOIN entities x ON x.concept = f.a AND list_contains($langs, x.lang)
+        JOIN entities y ON y.concept = f.b AND y.lang = x.lang GROUP BY ALL
+        """,
+        {"langs": list(langs)},
+    ).fetchall()
+    return Counter({(lang, relation): number for lang, relation, number in rows})
+
+
+def _tuple(values: Sequence[str]) -> str:
+    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+def _examples(report: Report) -> tuple[list[dict[str, str]], bool]:
+    """Proposals of every language, spread over the relations; and whether they can be judged."""
+    kb, found = report.kb, []
+    hidden = set(
+        kb.query(
+            "SELECT subject, relation, object FROM triples "
+            f"WHERE split NOT IN {_tuple(report.known)}"
+        ).fetchall()
+    )
+    seen: Counter[str] = Counter()
+    told: Counter[tuple[str, int]] = Counter()
+    with pq.ParquetFile(Path(report.proposals) / "proposals.parquet") as file:
+        for batch in file.iter_batches(1 << 14):
+            for row in batch.to_pylist():
+                key = (row["lang"], row["relation"])
+                if seen[row["lang"]] >= _EXAMPLES or told[key] >= 2:
+                    continue
+                seen[row["lang"]] += 1
+                told[key] += 1
+                found.append(_example(row, hidden))
+    return found, bool(hidden)
+
+
+def _example(row: dict[str, Any], hidden: set[Any]) -> dict[str, str]:
+    is_hidden = (row["subject"], row["relation"], row["object"]) in hidden
+    next_best = ""
+    if row["runner_up"]:
+        next_best = f"{row['runner_up']} ({row['runner_up_confidence']:.2f})"
+    return {
+        "lang": row["lang"],
+        "subject": row["subject_name"],
+        "relation": row["relation_name"],
+        "object": row["object_name"],
+        "confidence": f"{row['confidence']:.2f}",
+        "origin": _languages(row["origin"]),
+        "runner_up": next_best,
+        "judged": "yes" if is_hidden else "no",
+    }
+
+
+def _languages(codes: Sequence[str], most: int = 4) -> str:
+    """Some of them, and how many more."""
+    if not codes:
+        return "no language: the model and its rules"
+    rest = f" and {len(codes) - most} more" if len(codes) > most else ""
+    return ", ".join(codes[:most]) + rest
+
+
+def _picture(trials: Sequence[Trial]) -> str | None:
+    if not trials:
+        return None
+    picture = io.BytesIO()
+    plot_reliability(trials, picture)
+    return _data(picture.getvalue())
+
+
+def _data(picture: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(picture).decode()
+
+
+def _table(grid: Grid, *, first: bool) -> dict[str, Any]:
+    return {
+        "heading": "Figures" if first else "",
+        "caption": f"{grid.title} (%)",
+        "note": " ".join(grid.notes),
+        "heads": ["row", *grid.heads()],
+        "rows": [[row, *grid.cells(row)] for row in grid.rows],
+    }
+
+
+def _markdown(values: dict[str, Any], grids: Sequence[Grid]) -> str:
+    """The same for a terminal or a repository."""
+
+    def plain(text: Any) -> str:
+        return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+
+    lines = [f"# {plain(values['title'])}", "", plain(values["introduction"]), ""]
+    lines += [f"- {plain(name)}: {plain(value)}" for name, value in values["cards"]]
+    coverage = values["coverage"]
+    if coverage:
+        lines += ["", "## What the languages state, before and after", ""]
+        lines += ["| relation | " + " | ".join(coverage["langs"]) + " |"]
+        lines += ["| --- |" + " ---: |" * len(coverage["langs"])]
+        for row in coverage["rows"]:
+            cells = " | ".join(cell["text"] for cell in row["cells"])
+            lines.append(f"| {plain(row['relation'])} | {cells} |")
+    if grids:
+        lines += ["", "## Figures", "", grids_markdown(grids)]
+    lines += ["## Some proposals", "", "| language | subject | relation | object | confidence |"]
+    lines += ["| --- | --- | --- | --- | ---: |"]
+    for row in values["examples"]:
+        names = " | ".join(plain(row[name]) for name in ("lang", "subject", "relation", "object"))
+        lines.append(f"| {names} | {row['confidence']} |")
+    lines += ["", f"Made by {plain(values['tool'])}: `{values['command'].replace('`', '')}`."]
+    lines += [f"Licence of the data: {plain(values['licence'])}."]
+    return "\n".join(lines) + "\n"
