@@ -11,8 +11,10 @@ import pyoxigraph as ox
 import pytest
 
 from prixlm import PrixError, import_kb
+from prixlm.counterparts import SCHEMA as LINKS
 from prixlm.enrich import FORMAT, SCHEMA
 from prixlm.export import VOCABULARY, ExportConfig, export_proposals, to_iri
+from prixlm.labels import SCHEMA as LABELS
 from prixlm.review import read_marks, read_review, refit, write_review
 
 TRICKY = 'Zürich "the\tcity"\n<b>=1+1</b> |\\ 東京 ✓'
@@ -151,6 +153,38 @@ def test_quickstatements_need_ids_and_a_reference(folder: Path, tmp_path: Path) 
     counts = export_proposals(own, tmp_path / "y.qs", config)
     assert (tmp_path / "y.qs").read_text() == 'Q33\tP36\tQ1757\tS854\t"https://example.org/run"\n'
     assert counts["written"] == 1 and counts["stated already"] == 2
+
+
+def test_labels_and_links_are_exported_too(tmp_path: Path) -> None:
+    keys = {"subject_key": "Q33", "relation_key": "P36", "object_key": "Q1757", "origin": []}
+    own = make(tmp_path / "p", [proposal(0, **keys)])
+    label = {"lang": "et", "concept": 1, "key": "Q42", "name": 'Douglas "D" Adams'}
+    rows = [
+        label | {"confidence": 0.9, "origin": ["en"]},
+        label | {"confidence": 0.2, "origin": []},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), own / "labels.parquet")
+    link = {
+        "lang": "et",
+        "entity": 1,
+        "key": "http://a",
+        "name": "a",
+        "other_lang": "en",
+        "other": 2,
+    }
+    link |= {"other_key": "Q7", "other_name": "b", "confidence": 0.8, "similarity": 0.9}
+    pq.write_table(pa.Table.from_pylist([link], schema=LINKS), own / "links.parquet")
+    config = ExportConfig(format="quickstatements", reference="S248:Q5", min_confidence=0.5)
+    counts = export_proposals(own, tmp_path / "a.qs", config)
+    lines = (tmp_path / "a.qs").read_text("utf-8").splitlines()
+    assert lines == ["Q33\tP36\tQ1757\tS248\tQ5", 'Q42\tLet\t"Douglas D Adams"']
+    assert counts["labels"] == 1
+    counts = export_proposals(own, tmp_path / "a.nq", ExportConfig(format="nq", min_confidence=0.5))
+    assert (counts["labels"], counts["links"]) == (1, 1)
+    quads = list(ox.parse(path=str(tmp_path / "a.nq"), format=ox.RdfFormat.N_QUADS))
+    assert any(q.object == ox.Literal('Douglas "D" Adams', language="et") for q in quads)
+    same = [q for q in quads if q.predicate.value.endswith("sameAs")]
+    assert same[0].object.value == "http://www.wikidata.org/entity/Q7"
 
 
 def test_keys_become_iris() -> None:

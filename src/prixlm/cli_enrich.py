@@ -34,6 +34,14 @@ def enrich(
     limit: Annotated[
         int | None, typer.Option(metavar="N", help="The N most confident proposals.")
     ] = None,
+    labels: Annotated[
+        bool, typer.Option("--labels", help="Also names for things that have none there.")
+    ] = False,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also links, by this encoder (the split hides some)."),
+    ] = None,
+    pivot: Annotated[str, typer.Option(metavar="CODE", help="Links into this language.")] = "en",
     overwrite: Annotated[bool, typer.Option(help="Replace a folder that is there.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -51,9 +59,13 @@ def enrich(
         min_confidence=min_confidence,
         relations=None if relations is None else tuple(r.strip() for r in relations.split(",")),
         limit=limit,
+        labels=labels,
+        pivot=pivot,
     )
     with progress_bar() as progress:
-        manifest = run(KB(kb), to, config, model, graph, progress, overwrite=overwrite)
+        manifest = run(
+            KB(kb), to, config, model, graph, progress, encoder=encoder, overwrite=overwrite
+        )
     if as_json:
         print_json(manifest)
         return

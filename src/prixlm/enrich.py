@@ -9,7 +9,9 @@ counts with how likely it has one. What is known is never proposed, nor a second
 relation that has one.
 
     PROPOSALS/proposals.parquet     see SCHEMA; the most confident first, language by language
-    PROPOSALS/manifest.json         written last: what it was made from, counts, reliability
+    PROPOSALS/labels.parquet        names of things that a language has none for, where asked for
+    PROPOSALS/links.parquet         counterparts in another language, where there is an encoder
+    PROPOSALS/manifest.json         written last: what it was made from, and counts
 
 Parts of a run that was stopped lie in PROPOSALS.partial; the same call goes on, and ends with the
 same bytes.
@@ -17,6 +19,7 @@ same bytes.
 
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -29,11 +32,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.complete import Completer
+from prixlm.counterparts import SCHEMA as LINKS
+from prixlm.counterparts import LinkConfig, LinkRule
+from prixlm.embed import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.graph import GraphRanker, load_graph
 from prixlm.kb.disk import disk_errors, locked, open_database, publish, quote_path, write_atomically
 from prixlm.kb.store import KB, rechunk
+from prixlm.labels import SCHEMA as LABELS
+from prixlm.labels import LabelConfig, LabelRule
 from prixlm.languages import parse_languages
 from prixlm.missing import KINDS, Missing, MissingConfig, MissingFacts
 from prixlm.model_ranking import ModelRanker
@@ -43,6 +51,7 @@ from prixlm.training import Progress
 from prixlm.transfer import Transfer
 
 Array = np.ndarray[Any, Any]
+logger = logging.getLogger(__name__)
 FORMAT = "prixlm-proposals"
 _PART = 512
 """Questions of one part: what a kill can lose."""
@@ -98,6 +107,8 @@ class EnrichConfig:
     relations: tuple[str, ...] | None = None  # names or keys; all if none
     limit: int | None = None  # so many proposals, the most confident
     answers: int = 5  # most objects to a question
+    labels: bool = False  # also names of things that have none in the language
+    pivot: str = "en"  # the language that links are proposed into, with an encoder
     missing: MissingConfig = field(default_factory=MissingConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
 
@@ -172,6 +183,7 @@ def enrich(
     graph: Path | str | None = None,
     progress: Progress | None = None,
     *,
+    encoder: Path | str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Propose what is missing, and write it down; the manifest of the proposals."""
@@ -192,7 +204,8 @@ def enrich(
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir()
             counts = _join(kb, parts, out / "proposals.parquet", config, work)
-            manifest = _manifest(kb, config, evidence, counts, fusion)
+            more = _labels(kb, config, out) | _links(kb, config, encoder, out, progress)
+            manifest = _manifest(kb, config, evidence, counts) | more
             write_atomically(
                 out / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
             )
@@ -386,8 +399,51 @@ def _join(
     return counts
 
 
+def _labels(kb: KB, config: EnrichConfig, out: Path) -> dict[str, Any]:
+    """Names that languages may take over; their number by language, or why there are none."""
+    if not config.labels:
+        return {}
+    found, tables = {}, []
+    for lang in config.into:
+        try:
+            rule = LabelRule(kb, lang, LabelConfig(min_confidence=config.min_confidence))
+        except PrixError as error:  # of a language in a script of its own there is nothing to learn
+            logger.warning("no names for %s: %s", lang, error)
+            found[lang] = {"names": 0, "why": str(error)}
+            continue
+        tables.append(pa.concat_tables([LABELS.empty_table(), *rule.proposals()]))
+        assert rule.reliability is not None
+        found[lang] = {"names": tables[-1].num_rows, "ece": round(rule.reliability.ece, 4)}
+    order = [("lang", "ascending"), ("confidence", "descending"), ("concept", "ascending")]
+    table = pa.concat_tables([LABELS.empty_table(), *tables]).sort_by(order)
+    pq.write_table(table, out / "labels.parquet", compression="zstd")
+    return {"labels": found}
+
+
+def _links(
+    kb: KB,
+    config: EnrichConfig,
+    encoder: Path | str | None,
+    out: Path,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    """Counterparts in the pivot language; their number by language."""
+    if encoder is None:
+        return {}
+    found, tables = {}, []
+    settings = LinkConfig(min_confidence=config.min_confidence)
+    for lang in config.into:
+        if lang != config.pivot:
+            rule = LinkRule(kb, EntityEncoder.load(encoder), lang, config.pivot, settings, progress)
+            tables.append(rule.proposals())
+            found[lang] = tables[-1].num_rows
+    table = pa.concat_tables([LINKS.empty_table(), *tables])
+    pq.write_table(table, out / "links.parquet", compression="zstd")
+    return {"links": found}
+
+
 def _manifest(
-    kb: KB, config: EnrichConfig, evidence: Evidence, counts: dict[str, Any], fusion: Fusion
+    kb: KB, config: EnrichConfig, evidence: Evidence, counts: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,

@@ -2,12 +2,13 @@
 
     export_proposals("proposals", "facts.nt")
 
-- `nt`: the facts, and the names of what they are about as labels, so that they can be imported.
+- `nt`: the facts, and the names of what they are about as labels, so that they can be imported;
+  names that were proposed, as labels, and links that were, as owl:sameAs.
 - `nq`: the same in a named graph for the run; what is known of a fact (confidence, origin) stands
   beside it, as an RDF statement about it or, with `star`, about a triple term (RDF 1.2); the run
   has its licence and tool.
 - `quickstatements`: for Wikidata. A statement there holds in all languages, so only facts that no
-  language states are new; each has a reference.
+  language states are new, each with a reference; and the names that a language lacks, as labels.
 - `tsv`: lang, subject, relation, object and what is known of them; `prixlm import` reads it.
 - `parquet`: the rows as they are.
 
@@ -89,9 +90,9 @@ def export_proposals(folder: Path | str, out: Path | str, config: ExportConfig) 
         if config.format in ("tsv", "parquet"):
             _write_tables(tables, out, config)
         elif config.format == "quickstatements":
-            counts |= _write_statements(tables, out, _source(config))
+            counts |= _write_statements(tables, folder, out, config)
         else:
-            _write_rdf(tables, out, manifest, config)
+            counts |= _write_rdf(tables, folder, out, manifest, config)
         write_atomically(out.with_name(out.name + ".licence.txt"), _licence(manifest))
     return counts
 
@@ -155,9 +156,23 @@ def to_iri(key: str, base: str, kind: str = "entity") -> ox.NamedNode:
     return ox.NamedNode(_UNSAFE.sub(lambda found: quote(found[0]), text))
 
 
+def _further(folder: Path, name: str, config: ExportConfig) -> Iterator[dict[str, Any]]:
+    """The labels or links that were proposed with enough confidence."""
+    path = folder / f"{name}.parquet"
+    if path.is_file():
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_ROWS):
+                rows = batch.to_pylist()
+                yield from (row for row in rows if row["confidence"] >= config.min_confidence)
+
+
 def _write_rdf(
-    tables: Iterator[pa.Table], out: Path, manifest: dict[str, Any], config: ExportConfig
-) -> None:
+    tables: Iterator[pa.Table],
+    folder: Path,
+    out: Path,
+    manifest: dict[str, Any],
+    config: ExportConfig,
+) -> dict[str, int]:
     """Quad by quad through pyoxigraph, which knows how to escape."""
     is_quads = config.format == "nq"
     run = ox.NamedNode(f"urn:prixlm:run:{manifest['kb'][:16]}")
@@ -172,7 +187,26 @@ def _write_rdf(
                     ox.serialize(_facts(row, run, config), file, format=kind)
                 else:
                     ox.serialize(_triples(row, config), file, format=kind)
+        counts = {"labels": 0, "links": 0}
+        graph = run if is_quads else ox.DefaultGraph()
+        for name in counts:
+            for row in _further(folder, name, config):
+                triple = _label(row, config) if name == "labels" else _link(row, config)
+                quad = ox.Quad(triple.subject, triple.predicate, triple.object, graph)
+                ox.serialize([quad], file, format=kind)
+                counts[name] += 1
     temporary.replace(out)
+    return counts
+
+
+def _label(row: dict[str, Any], config: ExportConfig) -> ox.Triple:
+    name = ox.Literal(row["name"], language=row["lang"])
+    return ox.Triple(to_iri(row["key"], config.base), _LABEL, name)
+
+
+def _link(row: dict[str, Any], config: ExportConfig) -> ox.Triple:
+    same = ox.NamedNode("http://www.w3.org/2002/07/owl#sameAs")
+    return ox.Triple(to_iri(row["key"], config.base), same, to_iri(row["other_key"], config.base))
 
 
 def _triples(row: dict[str, Any], config: ExportConfig) -> Iterator[ox.Triple]:
@@ -233,25 +267,37 @@ def _source(config: ExportConfig) -> str:
     return f'{url}\t"{address}"' if url else f"{item}\t{value}"
 
 
-def _write_statements(tables: Iterator[pa.Table], out: Path, source: str) -> dict[str, int]:
-    """QuickStatements, version 1: item, property, value, and a reference."""
+def _write_statements(
+    tables: Iterator[pa.Table], folder: Path, out: Path, config: ExportConfig
+) -> dict[str, int]:
+    """QuickStatements, version 1: item, property, value and a reference; item, Lxx, name."""
     temporary = out.with_name(out.name + ".tmp")
-    counts = {"written": 0, "stated already": 0}
+    counts = {"written": 0, "stated already": 0, "labels": 0}
+    source = _source(config)
     seen: set[tuple[str, str, str]] = set()
     with temporary.open("w", encoding="utf-8") as file:
         for table in tables:
             for row in table.to_pylist():
                 keys = (row["subject_key"], row["relation_key"], row["object_key"])
-                if not (_ITEM(keys[0]) and _PROPERTY(keys[1]) and _ITEM(keys[2])):
-                    raise PrixError(
-                        f"QuickStatements needs Wikidata's ids, and this KB has {keys[0]!r}: "
-                        "import Wikidata's dump, or export another format."
-                    )
+                _check_ids(_ITEM(keys[0]) and _PROPERTY(keys[1]) and _ITEM(keys[2]), keys[0])
                 if row["origin"] or keys in seen:  # a statement holds in every language
                     counts["stated already"] += 1
                     continue
                 seen.add(keys)
                 file.write("\t".join([*keys, source]) + "\n")
                 counts["written"] += 1
+        for row in _further(folder, "labels", config):
+            _check_ids(_ITEM(row["key"]), row["key"])
+            name = " ".join(row["name"].replace('"', "").split())
+            file.write(f'{row["key"]}\tL{row["lang"]}\t"{name}"\n')
+            counts["labels"] += 1
     temporary.replace(out)
     return counts
+
+
+def _check_ids(is_right: object, key: str) -> None:
+    if not is_right:
+        raise PrixError(
+            f"QuickStatements needs Wikidata's ids, and this KB has {key!r}: import Wikidata's "
+            "dump, or export another format."
+        )
