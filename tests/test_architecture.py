@@ -23,7 +23,7 @@ LAYERS = [
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge", "kb.merged", "kb.carried"],
     ["kb.importer", "kb.splits"],
-    ["tokens", "report", "card", "configs", "terminal", "metrics", "alignment"],
+    ["tokens", "report", "card", "configs", "terminal", "metrics", "alignment", "calibration"],
     ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie", "grids"],
     ["model", "supply", "ranking"],
     ["compact", "training", "stepper", "transfer", "rules", "embed", "tasks.probing"],

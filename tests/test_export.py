@@ -227,6 +227,19 @@ def test_a_review_goes_there_and_back(folder: Path, tmp_path: Path, quoted: bool
     assert (tmp_path / "again.tsv").read_text("utf-8").splitlines()[1].startswith("accept\t0\t")
 
 
+def test_marks_correct_what_is_exported(tmp_path: Path) -> None:
+    """Three of four proposals at 0.9 are rejected: the open ones are no longer sure."""
+    rows = [proposal(number, confidence=0.9) for number in range(80)]
+    folder = make(tmp_path / "p", rows)
+    write_review(folder, tmp_path / "r.tsv")
+    mark(tmp_path / "r.tsv", {n: "accept" if n % 4 == 0 else "reject" for n in range(60)})
+    read_review(folder, tmp_path / "r.tsv")
+    export_proposals(folder, tmp_path / "x.parquet", ExportConfig(format="parquet"))
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert table.num_rows == 15 + 20
+    assert 0.2 < table["confidence"].to_numpy().max() < 0.5
+
+
 def test_a_formula_in_a_name_is_text(tmp_path: Path) -> None:
     folder = make(tmp_path / "p", [proposal(0, subject_name="=HYPERLINK(1)")])
     write_review(folder, tmp_path / "r.tsv")

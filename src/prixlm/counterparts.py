@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from prixlm.calibration import fit_probability
 from prixlm.embed import EntityEncoder, Progress
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
@@ -95,7 +96,6 @@ class LinkRule:
 
     def _fit(self) -> None:
         from sklearn.ensemble import HistGradientBoostingClassifier
-        from sklearn.isotonic import IsotonicRegression
 
         asked, truth = self._hidden("valid")
         found, features = self.candidates(asked)
@@ -112,7 +112,7 @@ class LinkRule:
         self.trees = HistGradientBoostingClassifier(
             max_iter=100, min_samples_leaf=20, max_leaf_nodes=8, early_stopping=False
         ).fit(features[first].reshape(-1, width), right[first].reshape(-1))
-        self.isotonic = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
+        self.isotonic = fit_probability(
             self.trees.decision_function(features[second].reshape(-1, width)),
             right[second].reshape(-1),
         )

@@ -12,7 +12,8 @@
 - `tsv`: lang, subject, relation, object and what is known of them; `prixlm import` reads it.
 - `parquet`: the rows as they are.
 
-Names and keys come from a KB and are untrusted text: every format escapes them in its own way.
+The confidence is the fitted one, corrected by all marks of a review. Names and keys come from a KB
+and are untrusted text: every format escapes them in its own way.
 """
 
 import re
@@ -31,7 +32,7 @@ from prixlm.enrich import SCHEMA, read_manifest
 from prixlm.errors import PrixError
 from prixlm.kb.disk import disk_errors, write_atomically
 from prixlm.queries import write_rows
-from prixlm.review import read_marks
+from prixlm.review import corrected_confidence, read_marks
 
 FORMATS = {
     "nt": ".nt",
@@ -109,9 +110,13 @@ def _licence(manifest: dict[str, Any]) -> str:
 def _chosen(folder: Path, config: ExportConfig, counts: dict[str, int]) -> Iterator[pa.Table]:
     """The proposals that are wanted, some at a time."""
     marks = read_marks(folder)
+    corrected = corrected_confidence(folder, marks)
+    column = SCHEMA.get_field_index("confidence")
     with pq.ParquetFile(folder / "proposals.parquet") as file:
         for batch in file.iter_batches(_ROWS):
             table = pa.Table.from_batches([batch], SCHEMA)
+            sure = pa.array(corrected[table["id"].to_numpy()], pa.float64())
+            table = table.set_column(column, SCHEMA.field(column), sure)
             enough = pc.greater_equal(table["confidence"], config.min_confidence)
             counts["below the confidence"] += table.num_rows - int(pc.sum(enough).as_py() or 0)
             table = table.filter(enough)

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from prixlm.calibration import fit_probability
 from prixlm.errors import PrixError
 from prixlm.heldout import HeldOut, read_facts
 from prixlm.kb.disk import write_atomically
@@ -134,7 +135,6 @@ class Fusion(PairRanker):
 
     def _fit(self, features: Array, labels: Array, groups: Array) -> None:
         from sklearn.ensemble import HistGradientBoostingClassifier
-        from sklearn.isotonic import IsotonicRegression
 
         generator = np.random.default_rng(self.config.seed)
         asked = np.unique(groups)
@@ -155,7 +155,7 @@ class Fusion(PairRanker):
             early_stopping=False,
             random_state=self.config.seed,
         ).fit(features[~is_later], labels[~is_later])
-        self.isotonic = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
+        self.isotonic = fit_probability(
             self.trees.decision_function(features[is_later]), labels[is_later]
         )
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from prixlm.calibration import fit_probability
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.languages import script_of_language, script_of_text
@@ -96,7 +97,6 @@ class LabelRule:
 
     def _fit(self) -> None:
         from sklearn.ensemble import HistGradientBoostingClassifier
-        from sklearn.isotonic import IsotonicRegression
 
         named = len(self.kb.entity_range(self.lang))
         every = max(1, named // self.config.fitted)
@@ -119,7 +119,7 @@ class LabelRule:
         self.trees = HistGradientBoostingClassifier(
             max_iter=100, min_samples_leaf=20, max_leaf_nodes=8, early_stopping=False
         ).fit(features[first], right[first])
-        self.isotonic = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(
+        self.isotonic = fit_probability(
             self.trees.decision_function(features[second]), right[second]
         )
         best = _best(concept[last], self._confidence(features[last]))

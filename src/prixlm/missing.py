@@ -93,16 +93,20 @@ class MissingFacts:
             self.wanted[:] = False
             self.wanted[list(self.config.relations)] = True
 
-    def _shares(self, num_concepts: int) -> Array:
-        """Of things that have relation q, the share that has r: (R, R)."""
+    def _shares(self, num_concepts: int) -> csr_array:
+        """Of things that have relation q, the share that has r: (R, R), sparse.
+
+        Only other relations, and shares that are large enough to ask.
+        """
         size = self.kb.num_relations
         pairs = np.unique(self.merged.source[self.rows] * size + self.merged.relation[self.rows])
-        has = csr_array(
-            (np.ones(len(pairs), np.float32), np.divmod(pairs, size)), shape=(num_concepts, size)
-        )
-        together = (has.T @ has).toarray()
-        number = together.diagonal()[:, None] + self.config.shrink
-        return np.asarray(together / np.maximum(number, 1e-9), np.float32)
+        has = csr_array((np.ones(len(pairs)), np.divmod(pairs, size)), shape=(num_concepts, size))
+        together = (has.T @ has).tocoo()
+        number = np.bincount(pairs % size, minlength=size) + self.config.shrink
+        share = together.data / number[together.row]
+        kept = (share >= self.config.usual) & (together.row != together.col)
+        places = (together.row[kept], together.col[kept])
+        return csr_array((share[kept], places), shape=(size, size))
 
     def questions(self, lang: str) -> Iterator[Missing]:
         """All questions of a language, some subjects at a time."""
@@ -136,13 +140,12 @@ class MissingFacts:
         old = np.stack([known[0], known[1], self.concept[known[2]]])
         keys = keys[:, ~_is_in(keys, old)]
         first = np.unique(keys[0] * size + keys[1])
-        table = self._likeness(len(subject), owner, relation)
-        row, column = np.nonzero(table >= self.config.usual)
-        usual = np.setdiff1d(subject[row] * size + column, first)
+        likely, share = self._likely(subject, owner, relation)
+        kept = ~np.isin(likely, first)
+        usual, share = likely[kept], share[kept]
         asked = np.concatenate([first, usual])
         kind = np.repeat([0, 1], [len(first), len(usual)])
-        expected = np.ones(len(asked))
-        expected[len(first) :] = table[usual // size - subject[0], usual % size]
+        expected = np.concatenate([np.ones(len(first)), share])
         # What has one object is not asked for a second; usual relations that are there, never.
         has = np.isin(asked, known[0] * size + known[1])
         kept = self.wanted[asked % size] & ~(has & (self.single[asked % size] | (kind == 1)))
@@ -155,17 +158,20 @@ class MissingFacts:
         queries = Queries(lang, asked // size, asked % size, offset, known[2][hidden])
         return Missing(queries, expected, kind)
 
-    def _likeness(self, number: int, owner: Array, relation: Array) -> Array:
-        """How likely each subject has each relation, by those that it has: (S, R).
+    def _likely(self, subject: Array, owner: Array, relation: Array) -> tuple[Array, Array]:
+        """Relations that subjects may have, by those that they have: keys, and how likely.
 
-        Those that it has already, in whatever language, are 0: they are no guess.
+        Those that a subject has already, in whatever language, are no guess.
         """
-        table = np.zeros((number, self.kb.num_relations), np.float32)
-        first = group_starts(owner)
-        if len(first):
-            table[owner[first]] = np.maximum.reduceat(self.share[relation], first, axis=0)
-        table[owner, relation] = 0
-        return table
+        size = self.kb.num_relations
+        place, row = ragged_ranges(self.share.indptr[relation], self.share.indptr[relation + 1])
+        key = subject[owner[row]] * size + self.share.indices[place]
+        share = self.share.data[place]
+        kept = ~np.isin(key, subject[owner] * size + relation)
+        key, share = key[kept], share[kept]
+        order = np.lexsort((-share, key))
+        best = order[group_starts(key[order])]
+        return key[best], share[best]
 
     def _elsewhere(self, rows: Array, place: int) -> Array:
         """Whether a language other than this one states a fact."""

@@ -150,6 +150,12 @@ def read_marks(folder: Path | str) -> dict[int, bool]:
         ) from None
 
 
+def corrected_confidence(folder: Path | str, marks: dict[int, bool]) -> Array:
+    """The confidence of every proposal by its id, as the marks correct it."""
+    path = Path(folder) / "proposals.parquet"
+    return refit(pq.read_table(path, columns=["confidence"])["confidence"].to_numpy(), marks)
+
+
 def refit(confidence: Array, marks: dict[int, bool]) -> Array:
     """Confidences as the marks correct them: (N,), for proposals 0 to N - 1.
 
