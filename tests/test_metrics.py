@@ -45,6 +45,15 @@ def test_reliability_equals_a_hand_worked_example() -> None:
     assert reliability(confidence[:0], right[:0]).number == 0
 
 
+def test_equal_confidences_are_never_cut() -> None:
+    found = reliability(np.full(1000, 0.5), np.arange(1000) < 500)
+    assert found.ece == 0 and found.bins == [(0.5, 0.5, 1000)]
+    steps = np.repeat([0.1, 0.2, 0.9], [400, 30, 570])
+    found = reliability(steps, np.zeros(1000, bool))
+    assert [size for *_, size in found.bins] == [400, 600], "30 are too few for a bin of their own"
+    assert np.isnan(reliability(np.full(3, 0.5), np.ones(3, bool)).ece), "three are too few"
+
+
 def test_a_calibrated_confidence_has_no_error() -> None:
     generator = np.random.default_rng(0)
     confidence = generator.random(20_000)

@@ -122,6 +122,9 @@ def export(
         str | None,
         typer.Option(metavar="S854:URL", help="Of QuickStatements: where statements are from."),
     ] = None,
+    lang: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Of one language: a file for each.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Hand proposals over to your tools; what a reviewer rejected is left out.
@@ -137,6 +140,7 @@ def export(
         star=star,
         base=base,
         reference=reference,
+        lang=lang,
     )
     counts = export_proposals(folder, to, config)
     if as_json:

@@ -6,8 +6,9 @@ For every entity of a language without a counterpart in the other, the nearest e
 have none either. How near, how much nearer than the next, whether it is mutual, and how alike the
 names are written is weighed by gradient-boosted trees, and isotonic regression makes a probability
 of it. Both are fitted on links that the split hides (`prixlm split --hide-links`): a model that has
-seen a link would be too sure of it. Not every entity has a counterpart; the share of the language's
-entities that are linked is how likely one has.
+seen a link would be too sure of it. The entities of hidden links have a counterpart, and of the
+other unlinked ones nobody knows: they count as entities without one, so that the confidence is
+rather too low than too high. What the split hides is known, and is not proposed.
 
 Dimension letters: Q entities asked for, k candidates of each.
 """
@@ -42,6 +43,7 @@ SCHEMA = pa.schema(
     ]
 )
 _PART = 1 << 14
+_SPLITS = ("test", "valid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,9 @@ class LinkRule:
         self.asked, self.targets = _without(own, other, concept), _without(other, own, concept)
         if not len(self.asked) or not len(self.targets):
             raise PrixError(f"all entities of {lang} or of {into} are linked: nothing is missing.")
-        self.share = 1 - len(self.asked) / len(own)
+        self.hidden = np.unique(
+            np.concatenate([np.stack(self._hidden(s)) for s in _SPLITS], axis=1)
+        )
         self.index = self._index(self.targets)
         self.back = self._index(self.asked)
         self.reliability: Reliability | None = None
@@ -98,6 +102,9 @@ class LinkRule:
         from sklearn.ensemble import HistGradientBoostingClassifier
 
         asked, truth = self._hidden("valid")
+        others = self._others(len(asked))
+        asked = np.concatenate([asked, others])
+        truth = np.concatenate([truth, np.full(len(others), -2)])
         found, features = self.candidates(asked)
         right = found == truth[:, None]
         generator = np.random.default_rng(self.config.seed)
@@ -116,6 +123,13 @@ class LinkRule:
             self.trees.decision_function(features[second].reshape(-1, width)),
             right[second].reshape(-1),
         )
+
+    def _others(self, number: int) -> Array:
+        """Entities that nobody linked, as many as they are beside so many of the hidden ones."""
+        alone = np.setdiff1d(self.asked, self.hidden)
+        linked = len(self.kb.entity_range(self.lang)) - len(alone)
+        most = round(number * len(alone) / max(1, linked))
+        return np.sort(np.random.default_rng(self.config.seed).permutation(alone)[:most])
 
     def _hidden(self, split: str) -> tuple[Array, Array]:
         """Entities whose link is hidden, and their counterparts; of several, the first."""
@@ -159,14 +173,18 @@ class LinkRule:
         return found.entity, features
 
     def confidence(self, features: Array) -> Array:
-        """(Q, k) probabilities, if there is a counterpart at all."""
+        """(Q, k) probabilities."""
         width = features.shape[-1]
         score = self.trees.decision_function(features.reshape(-1, width))
         return np.asarray(self.isotonic.predict(score)).reshape(features.shape[:-1])
 
     def try_on_hidden(self, split: str = "test") -> Reliability:
-        """How far the best candidates can be believed, on hidden links that were not fitted on."""
+        """How far the best candidates can be believed, on hidden links that were not fitted on,
+        and as many entities without a link as there are beside them."""
         asked, truth = self._hidden(split)
+        others = self._others(len(asked))
+        asked = np.concatenate([asked, others])
+        truth = np.concatenate([truth, np.full(len(others), -2)])
         found, features = self.candidates(asked)
         confidence = self.confidence(features)
         best = confidence.argmax(axis=1)
@@ -174,12 +192,16 @@ class LinkRule:
         return reliability(confidence[rows, best], found[rows, best] == truth)
 
     def proposals(self) -> pa.Table:
-        """The best counterpart of every entity that has none, where it is likely enough."""
+        """The best counterpart of every entity that has none, where it is likely enough.
+
+        Of several that want the same counterpart, the most confident has it.
+        """
         parts = [SCHEMA.empty_table()]
-        for start in range(0, len(self.asked), _PART):
-            asked = self.asked[start : start + _PART]
+        new = np.setdiff1d(self.asked, self.hidden)
+        for start in range(0, len(new), _PART):
+            asked = new[start : start + _PART]
             found, features = self.candidates(asked)
-            confidence = self.confidence(features) * self.share
+            confidence = np.where(np.isin(found, self.hidden), -1.0, self.confidence(features))
             best = confidence.argmax(axis=1)
             rows = np.arange(len(asked))
             sure = confidence[rows, best]
@@ -192,8 +214,10 @@ class LinkRule:
                     features[kept, best[kept], 0],
                 )
             )
-        table = pa.concat_tables(parts)
-        return table.sort_by([("confidence", "descending"), ("entity", "ascending")])
+        order = [("confidence", "descending"), ("entity", "ascending")]
+        table = pa.concat_tables(parts).sort_by(order)
+        _, first = np.unique(table["other"].to_numpy(), return_index=True)
+        return table.take(np.sort(first))
 
     def _table(self, ours: Array, theirs: Array, confidence: Array, similarity: Array) -> pa.Table:
         a, b = self.kb.entities(ours.tolist()), self.kb.entities(theirs.tolist())

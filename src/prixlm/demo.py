@@ -42,7 +42,7 @@ from prixlm.model_ranking import ModelRanker
 from prixlm.page import Report, write_report
 from prixlm.pretrain import PretrainConfig, pretrain
 from prixlm.training import Progress
-from prixlm.trial import Trial, try_enrichment
+from prixlm.trial import Trial, judge_proposals, judged_grids, try_enrichment
 
 _Question = tuple[Query, list[str], list[str]]
 """What is asked, what is true, and what else is true but was trained on."""
@@ -148,7 +148,7 @@ def run_demo(to: Path, progress: Progress | None = None, config: DemoConfig | No
         ),
         command=f"prixlm demo --to {to.name}",
         trials=trials,
-        grids=hits,
+        grids=[*hits, *judged_grids(judge_proposals(split, to / "proposals", _KNOWN))],
         loss=to / "model" / "loss.png" if (to / "model" / "loss.png").exists() else None,
         timings=clock.seconds,
         known=_KNOWN,

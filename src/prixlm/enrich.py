@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prixlm.calibration import fit_probability
 from prixlm.complete import Completer
 from prixlm.counterparts import SCHEMA as LINKS
 from prixlm.counterparts import LinkConfig, LinkRule
@@ -38,7 +39,15 @@ from prixlm.embed import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.graph import GraphRanker, load_graph
-from prixlm.kb.disk import disk_errors, locked, open_database, publish, quote_path, write_atomically
+from prixlm.kb.disk import (
+    check_target,
+    disk_errors,
+    locked,
+    open_database,
+    publish,
+    quote_path,
+    write_atomically,
+)
 from prixlm.kb.store import KB, rechunk
 from prixlm.labels import SCHEMA as LABELS
 from prixlm.labels import LabelConfig, LabelRule
@@ -110,9 +119,11 @@ class EnrichConfig:
     labels: bool = False  # also names of things that have none in the language
     pivot: str = "en"  # the language that links are proposed into, with an encoder
     missing: MissingConfig = field(default_factory=MissingConfig)
-    fusion: FusionConfig = field(default_factory=FusionConfig)
+    fusion: FusionConfig = field(default_factory=lambda: FusionConfig(together=True))
 
     def __post_init__(self) -> None:
+        if not self.fusion.together:  # a question may have several objects that are missing
+            object.__setattr__(self, "fusion", replace(self.fusion, together=True))
         if not 0 <= self.min_confidence <= 1:
             raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
         if self.limit is not None and self.limit < 1:
@@ -159,19 +170,23 @@ def gather_evidence(
 
 def check_model(completer: Completer) -> None:
     """A model that may have learnt the valid facts would be far too sure of itself."""
-    kb = completer.kb
-    if completer.is_of_this_kb:
+    check_trained(completer.kb, completer.model.settings.trained, "model")
+
+
+def check_trained(kb: KB, trained: dict[str, Any], what: str) -> None:
+    """Refuse what was trained on anything but this KB's own train facts and links."""
+    names = ("kb_fingerprint", "links_of_kb")
+    seen = {trained[name] for name in names if name in trained} | {*trained.get("earlier_kbs", ())}
+    if seen == {kb.fingerprint()}:
         return
-    split = kb.manifest.split or {}
-    trained = completer.model.settings.trained.get("kb_fingerprint")
-    if trained is not None and trained == split.get("from"):
+    if (kb.manifest.split or {}).get("from") in seen:
         raise PrixError(
-            f"the model was trained on the KB that {kb.folder} is a split of, and so on the facts "
-            "that its confidence would be fitted on: pretrain one on the split itself."
+            f"the {what} was trained on the KB that {kb.folder} is a split of, and so on the facts "
+            "that its confidence would be fitted on: train one on the split itself."
         )
     raise PrixError(
-        f"the model was trained on another KB than {kb.folder}, perhaps on the facts that its "
-        f"confidence would be fitted on: pretrain one with `prixlm pretrain {kb.folder}`."
+        f"the {what} was trained on another KB than {kb.folder}, perhaps on the facts that its "
+        f"confidence would be fitted on: train one on {kb.folder} alone."
     )
 
 
@@ -188,35 +203,77 @@ def enrich(
 ) -> dict[str, Any]:
     """Propose what is missing, and write it down; the manifest of the proposals."""
     to = Path(to)
-    if to.exists() and not overwrite:
-        raise PrixError(f"{to} is already there: name another folder, or pass --overwrite.")
+    work = check_target(to, [kb.folder], overwrite)
+    _check_old(to)
     missing = MissingFacts(kb, _with_relations(kb, config))
     _check(kb, config)
     evidence = gather_evidence(kb, model, graph, progress)
-    work = to.with_name(to.name + ".partial")
-    with disk_errors(work):
-        work.mkdir(parents=True, exist_ok=True)
-        with locked(work):
-            _check_stamp(work, kb, config, evidence)
-            fusion = _fit(kb, evidence, config, work)
-            parts = list(_parts(missing, fusion, evidence, config, work, progress))
-            out = work / "out"
-            shutil.rmtree(out, ignore_errors=True)
-            out.mkdir()
-            counts = _join(kb, parts, out / "proposals.parquet", config, work)
-            more = _labels(kb, config, out) | _links(kb, config, encoder, out, progress)
-            manifest = _manifest(kb, config, evidence, counts) | more
-            write_atomically(
-                out / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
-            )
-            if to.exists():
-                shutil.rmtree(to)
-            publish(out, to)
+    with disk_errors(work), locked(work):
+        _check_stamp(work, kb, config, evidence)
+        fusion = _fit(kb, evidence, config, work)
+        missing.chance = usual_chance(kb, config)
+        parts = list(_parts(missing, fusion, evidence, config, work, progress))
+        out = work / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        counts = _join(kb, parts, out / "proposals.parquet", config, work)
+        more = _labels(kb, config, out) | _links(kb, config, encoder, out, progress)
+        manifest = _manifest(kb, config, evidence, counts) | more
+        write_atomically(
+            out / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
+        )
+        publish(out, to)
     shutil.rmtree(work, ignore_errors=True)
     return read_manifest(to)
 
 
+def _check_old(to: Path) -> None:
+    """Only proposals are replaced, and never the work of a reviewer."""
+    if to.exists():
+        read_manifest(to)
+        if (to / "marks.json").exists():
+            raise PrixError(
+                f"{to} has the marks of a review: name another folder, or export them and remove "
+                "marks.json."
+            )
+
+
+def usual_chance(kb: KB, config: EnrichConfig) -> Any:
+    """From the share of things like it that have a relation, to how likely the KB states it.
+
+    Learnt where the answer is known: of what no language's train states, what valid does. None
+    where there is nothing to learn from.
+    """
+    before = MissingFacts(kb, replace(config.missing, known=("train",), relations=None))
+    shares, stated = [], []
+    for lang in _fitted_on(kb, config):
+        valid = kb.query(
+            "SELECT DISTINCT subject, relation FROM triples WHERE lang = $lang AND split = 'valid'",
+            {"lang": lang},
+        ).to_arrow_table()
+        keys = valid["subject"].to_numpy().astype(np.int64) * kb.num_relations
+        keys = keys + valid["relation"].to_numpy()
+        for part in before.questions(lang):
+            usual = part.kind == KINDS.index("usual")
+            subject, relation = part.queries.subject[usual], part.queries.relation[usual]
+            shares.append(part.expected[usual])
+            stated.append(np.isin(subject * kb.num_relations + relation, keys))
+    known = np.concatenate([np.zeros(0), *shares]), np.concatenate([np.zeros(0, bool), *stated])
+    return fit_probability(*known) if len(known[0]) else None
+
+
 def _check(kb: KB, config: EnrichConfig) -> None:
+    if not any(kb.manifest.counts["linked"].values()):
+        logger.warning(
+            "%s has no links between its languages: no fact can be carried over, and only "
+            "relations that things like the subject usually have are asked for",
+            kb.folder,
+        )
+    for lang in config.into:
+        if lang in kb.languages and not kb.num_triples(lang):
+            logger.warning(
+                "%s has no triple in %s: only what others state is asked", kb.folder, lang
+            )
     missing = sorted(set(config.into) - set(kb.languages))
     if missing:
         raise PrixError(
@@ -261,8 +318,7 @@ def _fit(kb: KB, evidence: Evidence, config: EnrichConfig, work: Path) -> Fusion
     """Fitted on the valid facts of the languages, or of all where these have none."""
     folder = work / "fusion"
     if not (folder / "fusion.json").exists():
-        langs = [lang for lang in config.into if kb.num_triples(lang, "valid")] or None
-        Fusion.fit(kb, evidence.rankers, config.fusion, langs).save(folder)
+        Fusion.fit(kb, evidence.rankers, config.fusion, _fitted_on(kb, config)).save(folder)
     return Fusion.load(kb, evidence.rankers, folder)
 
 
@@ -307,7 +363,7 @@ def _propose(
     queries = asked.queries
     found = fusion.explain(queries, config.answers + 1)
     owner, ranked = found.ranked.owners(), found.ranked
-    confidence = fusion.confidence(ranked.score) * asked.expected[owner]
+    confidence = fusion.confidence(ranked.score) * missing.likelihood(asked)[owner]
     place = np.arange(len(owner)) - ranked.offset[owner]
     # A relation of one object gets one proposal; the next best is said beside each.
     most = np.where(missing.single[queries.relation], 1, config.answers)[owner]
@@ -319,6 +375,11 @@ def _propose(
     origins = lookup.origins(
         chosen, Ranked(np.arange(len(kept) + 1), ranked.entity[kept], ranked.score[kept])
     )
+    # A concept may have two entities in a language: what it states of one is known of the other.
+    new = np.array([queries.lang not in part for part in origins], bool)
+    kept, after, has_next = kept[new], after[new], has_next[new]
+    chosen = chosen.select(np.flatnonzero(new))
+    origins = [part for part in origins if queries.lang not in part]
     model, graph = evidence.place(ModelRanker), evidence.place(GraphRanker)
     nothing = np.full(len(kept), np.nan)
     columns = {
@@ -432,11 +493,19 @@ def _links(
         return {}
     found, tables = {}, []
     settings = LinkConfig(min_confidence=config.min_confidence)
+    loaded = EntityEncoder.load(encoder)
+    check_trained(kb, loaded.model.settings.trained, "encoder")
     for lang in config.into:
-        if lang != config.pivot:
-            rule = LinkRule(kb, EntityEncoder.load(encoder), lang, config.pivot, settings, progress)
-            tables.append(rule.proposals())
-            found[lang] = tables[-1].num_rows
+        if lang == config.pivot:
+            continue
+        try:
+            rule = LinkRule(kb, loaded, lang, config.pivot, settings, progress)
+        except PrixError as error:
+            logger.warning("no links for %s: %s", lang, error)
+            found[lang] = {"links": 0, "why": str(error)}
+            continue
+        tables.append(rule.proposals())
+        found[lang] = {"links": tables[-1].num_rows}
     table = pa.concat_tables([LINKS.empty_table(), *tables])
     pq.write_table(table, out / "links.parquet", compression="zstd")
     return {"links": found}
@@ -453,10 +522,17 @@ def _manifest(
         "licence": kb.manifest.licence,
         "sources": [str(source["name"]) for source in kb.manifest.sources],
         "rankers": [ranker.name for ranker in evidence.rankers],
+        "trained": evidence.identity,
         "config": asdict(config),
         "proposals": counts,
-        "fitted_on": [lang for lang in config.into if kb.num_triples(lang, "valid")],
+        "fitted_on": _fitted_on(kb, config),
     }
+
+
+def _fitted_on(kb: KB, config: EnrichConfig) -> list[str]:
+    """The languages whose valid facts the confidence follows."""
+    own = [lang for lang in config.into if kb.num_triples(lang, "valid")]
+    return own or [lang for lang in kb.languages if kb.num_triples(lang, "valid")]
 
 
 def read_manifest(folder: Path | str) -> dict[str, Any]:
@@ -468,6 +544,10 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
         raise PrixError(
             f"{folder} has no proposals, or half of them ({error}): run `prixlm enrich` again."
         ) from None
-    if values.get("format") != FORMAT or not (Path(folder) / "proposals.parquet").is_file():
+    if (
+        not isinstance(values, dict)
+        or values.get("format") != FORMAT
+        or not (Path(folder) / "proposals.parquet").is_file()
+    ):
         raise PrixError(f"{folder} is no folder of proposals: make one with `prixlm enrich`.")
     return values

@@ -16,6 +16,7 @@ The confidence is the fitted one, corrected by all marks of a review. Names and 
 and are untrusted text: every format escapes them in its own way.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -47,9 +49,12 @@ _LABEL = ox.NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
 _XSD = "http://www.w3.org/2001/XMLSchema#"
 _ITEM, _PROPERTY = (re.compile(rf"{letter}[1-9][0-9]*").fullmatch for letter in "QP")
 _REFERENCE = re.compile(r"(S854):(https?://[^\s\"|]+)|(S[1-9][0-9]*):(Q[1-9][0-9]*)").fullmatch
+_IRI = re.compile(r"(https?://|urn:)\S", re.IGNORECASE).match
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
 _UNSAFE = re.compile(r'[\x00-\x20<>"{}|^`\\]')
 _ROWS = 1 << 14
+_WIKIDATA = {"no": "nb", "egl": "eml"}
+"""Languages that Wikidata's labels call otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +67,7 @@ class ExportConfig:
     star: bool = False  # N-Quads with triple terms instead of statements about statements
     base: str = "urn:prixlm:"  # of what has no IRI of its own
     reference: str | None = None  # of QuickStatements: S854:URL or S248:Q1
+    lang: str | None = None  # of one language only
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -90,6 +96,10 @@ def export_proposals(folder: Path | str, out: Path | str, config: ExportConfig) 
     with disk_errors(out):
         if config.format in ("tsv", "parquet"):
             _write_tables(tables, out, config)
+            for name in ("labels", "links"):
+                counts[f"{name} (not in this format)"] = sum(
+                    1 for _ in _further(folder, name, config)
+                )
         elif config.format == "quickstatements":
             counts |= _write_statements(tables, folder, out, config)
         else:
@@ -111,19 +121,25 @@ def _chosen(folder: Path, config: ExportConfig, counts: dict[str, int]) -> Itera
     """The proposals that are wanted, some at a time."""
     marks = read_marks(folder)
     corrected = corrected_confidence(folder, marks)
+    accepted, rejected = (
+        np.array([key for key, mark in marks.items() if mark is kind], np.int64)
+        for kind in (True, False)
+    )
     column = SCHEMA.get_field_index("confidence")
     with pq.ParquetFile(folder / "proposals.parquet") as file:
         for batch in file.iter_batches(_ROWS):
             table = pa.Table.from_batches([batch], SCHEMA)
             sure = pa.array(corrected[table["id"].to_numpy()], pa.float64())
             table = table.set_column(column, SCHEMA.field(column), sure)
-            enough = pc.greater_equal(table["confidence"], config.min_confidence)
-            counts["below the confidence"] += table.num_rows - int(pc.sum(enough).as_py() or 0)
-            table = table.filter(enough)
-            mark = [marks.get(number) for number in table["id"].to_pylist()]
-            wanted = [m is True if config.accepted else m is not False for m in mark]
-            counts["not accepted"] += wanted.count(False)
-            table = table.filter(pa.array(wanted, pa.bool_()))
+            if config.lang is not None:
+                table = table.filter(pc.equal(table["lang"], config.lang))
+            ids, sure = table["id"].to_numpy(), table["confidence"].to_numpy()
+            # What a reviewer accepted is not too unsure.
+            enough = (sure >= config.min_confidence) | np.isin(ids, accepted)
+            wanted = np.isin(ids, accepted) if config.accepted else ~np.isin(ids, rejected)
+            counts["below the confidence"] += int((~enough & wanted).sum())
+            counts["not accepted"] += int((~wanted).sum())
+            table = table.filter(pa.array(enough & wanted))
             counts["written"] += table.num_rows
             yield table
 
@@ -148,7 +164,7 @@ def _write_tables(tables: Iterator[pa.Table], out: Path, config: ExportConfig) -
             columns = [table[name].cast(pa.string()) for name in _TSV[:-1]]
             yield pa.Table.from_arrays([*columns, pa.chunked_array([origin])], schema=schema)
 
-    write_rows(rows(), schema, out)
+    write_rows(rows(), schema, out, ".tsv")
 
 
 def to_iri(key: str, base: str, kind: str = "entity") -> ox.NamedNode:
@@ -157,18 +173,23 @@ def to_iri(key: str, base: str, kind: str = "entity") -> ox.NamedNode:
         return ox.NamedNode(f"http://www.wikidata.org/entity/{key}")
     if _PROPERTY(key):
         return ox.NamedNode(f"http://www.wikidata.org/prop/direct/{key}")
-    text = key if _SCHEME(key) else f"{base}{kind}:{quote(key, safe='/')}"
-    return ox.NamedNode(_UNSAFE.sub(lambda found: quote(found[0]), text))
+    if _IRI(key):
+        try:
+            return ox.NamedNode(_UNSAFE.sub(lambda found: quote(found[0]), key))
+        except ValueError:  # something else is wrong with it
+            pass
+    return ox.NamedNode(f"{base}{kind}:{quote(key, safe='/')}")
 
 
 def _further(folder: Path, name: str, config: ExportConfig) -> Iterator[dict[str, Any]]:
-    """The labels or links that were proposed with enough confidence."""
+    """The labels or links that were proposed with enough confidence; nobody reviews them."""
     path = folder / f"{name}.parquet"
-    if path.is_file():
+    if path.is_file() and not config.accepted:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_ROWS):
                 rows = batch.to_pylist()
-                yield from (row for row in rows if row["confidence"] >= config.min_confidence)
+                sure = (row for row in rows if row["confidence"] >= config.min_confidence)
+                yield from (row for row in sure if config.lang in (None, row["lang"]))
 
 
 def _write_rdf(
@@ -180,7 +201,8 @@ def _write_rdf(
 ) -> dict[str, int]:
     """Quad by quad through pyoxigraph, which knows how to escape."""
     is_quads = config.format == "nq"
-    run = ox.NamedNode(f"urn:prixlm:run:{manifest['kb'][:16]}")
+    digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    run = ox.NamedNode(f"urn:prixlm:run:{digest[:16]}")
     temporary = out.with_name(out.name + ".tmp")
     kind = ox.RdfFormat.N_QUADS if is_quads else ox.RdfFormat.N_TRIPLES
     with temporary.open("wb") as file:
@@ -197,8 +219,11 @@ def _write_rdf(
         for name in counts:
             for row in _further(folder, name, config):
                 triple = _label(row, config) if name == "labels" else _link(row, config)
-                quad = ox.Quad(triple.subject, triple.predicate, triple.object, graph)
-                ox.serialize([quad], file, format=kind)
+                quads = [ox.Quad(triple.subject, triple.predicate, triple.object, graph)]
+                if is_quads:
+                    about = ox.BlankNode(f"{name}{counts[name]}")
+                    quads += _about(about, triple, row, run, config)
+                ox.serialize(quads, file, format=kind)
                 counts[name] += 1
     temporary.replace(out)
     return counts
@@ -236,21 +261,37 @@ def _facts(row: dict[str, Any], run: ox.NamedNode, config: ExportConfig) -> Iter
     """A fact in the graph of its run, and what is known of it."""
     for triple in _triples(row, config):
         yield ox.Quad(triple.subject, triple.predicate, triple.object, run)
-    subject, relation, object_ = _parts(row, config)
-    about = ox.BlankNode(f"p{row['id']}")
+    fact = ox.Triple(*_parts(row, config))
+    yield from _about(ox.BlankNode(f"p{row['id']}"), fact, row, run, config)
+
+
+def _about(
+    about: ox.BlankNode,
+    fact: ox.Triple,
+    row: dict[str, Any],
+    run: ox.NamedNode,
+    config: ExportConfig,
+) -> Iterator[ox.Quad]:
+    """A statement about a statement: confidence, language, origin, and what the model says."""
     if config.star:
-        term = ox.Triple(subject, relation, object_)
-        yield ox.Quad(about, ox.NamedNode(_RDF + "reifies"), term, run)
+        yield ox.Quad(about, ox.NamedNode(_RDF + "reifies"), fact, run)
     else:
+        parts = {"subject": fact.subject, "predicate": fact.predicate, "object": fact.object}
         yield ox.Quad(about, ox.NamedNode(_RDF + "type"), ox.NamedNode(_RDF + "Statement"), run)
-        for name, node in (("subject", subject), ("predicate", relation), ("object", object_)):
+        for name, node in parts.items():
             yield ox.Quad(about, ox.NamedNode(_RDF + name), node, run)
     decimal = ox.NamedNode(_XSD + "decimal")
-    confidence = ox.Literal(f"{row['confidence']:.6f}", datatype=decimal)
-    yield ox.Quad(about, ox.NamedNode(VOCABULARY + "confidence"), confidence, run)
-    yield ox.Quad(about, ox.NamedNode(VOCABULARY + "language"), ox.Literal(row["lang"]), run)
-    for lang in row["origin"]:
-        yield ox.Quad(about, ox.NamedNode(VOCABULARY + "statedIn"), ox.Literal(lang), run)
+    known = [
+        ("confidence", ox.Literal(f"{row['confidence']:.6f}", datatype=decimal)),
+        ("language", ox.Literal(row["lang"])),
+        *(("statedIn", ox.Literal(lang)) for lang in row.get("origin", ())),
+    ]
+    if row.get("model_score") is not None:
+        known.append(("modelScore", ox.Literal(f"{row['model_score']:.4f}", datatype=decimal)))
+    if row.get("runner_up"):
+        known.append(("runnerUp", ox.Literal(row["runner_up"], language=row["lang"])))
+    for name, value in known:
+        yield ox.Quad(about, ox.NamedNode(VOCABULARY + name), value, run)
 
 
 def _about_run(run: ox.NamedNode, manifest: dict[str, Any]) -> list[ox.Quad]:
@@ -277,7 +318,7 @@ def _write_statements(
 ) -> dict[str, int]:
     """QuickStatements, version 1: item, property, value and a reference; item, Lxx, name."""
     temporary = out.with_name(out.name + ".tmp")
-    counts = {"written": 0, "stated already": 0, "labels": 0}
+    counts = {"written": 0, "stated already": 0, "labels": 0, "names with quotation marks": 0}
     source = _source(config)
     seen: set[tuple[str, str, str]] = set()
     with temporary.open("w", encoding="utf-8") as file:
@@ -293,8 +334,11 @@ def _write_statements(
                 counts["written"] += 1
         for row in _further(folder, "labels", config):
             _check_ids(_ITEM(row["key"]), row["key"])
-            name = " ".join(row["name"].replace('"', "").split())
-            file.write(f'{row["key"]}\tL{row["lang"]}\t"{name}"\n')
+            if '"' in row["name"]:  # which QuickStatements cannot write
+                counts["names with quotation marks"] += 1
+                continue
+            name, lang = " ".join(row["name"].split()), _WIKIDATA.get(row["lang"], row["lang"])
+            file.write(f'{row["key"]}\tL{lang}\t"{name}"\n')
             counts["labels"] += 1
     temporary.replace(out)
     return counts

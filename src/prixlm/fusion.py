@@ -29,7 +29,7 @@ from scipy.sparse import csr_array
 
 from prixlm.calibration import fit_probability
 from prixlm.errors import PrixError
-from prixlm.heldout import HeldOut, read_facts
+from prixlm.heldout import Questions, read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.merged import read_merged
 from prixlm.kb.store import KB
@@ -55,6 +55,7 @@ class FusionConfig:
     leaves: int = 12
     shrink: float = 20.0  # facts of a relation that its own record needs to count as much as all
     smallest: int = 200  # candidates in a leaf; with few it learns facts by heart
+    together: bool = False  # ask for all valid objects of a question at once, as `enrich` does
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -106,29 +107,33 @@ class Fusion(PairRanker):
             raise PrixError(f"{kb.folder} has no valid triples: make some with `prixlm split`.")
         started = time.monotonic()
         self = cls(kb, rankers, config)
-        shown = ("train", "valid")
+        shown = ("train",) if config.together else ("train", "valid")
         parts = [read_facts(kb, lang, "valid", most=config.facts, hide=shown) for lang in langs]
-        self._fit(*self._examples(parts))
+        asked = [part.questions() if config.together else part.singly() for part in parts]
+        self._fit(*self._examples(asked))
         self.seconds = time.monotonic() - started
         return self
 
-    def _examples(self, parts: Sequence[HeldOut]) -> tuple[Array, Array, Array]:
-        """Features, whether it is the truth, and the number of the question, of all candidates.
+    def _examples(self, parts: Sequence[Questions]) -> tuple[Array, Array, Array]:
+        """Features, whether it is a truth, and the number of the question, of all candidates.
 
         A question is a thing and a relation: the same one in two languages has one number.
         """
         found = [self.candidates(part.queries) for part in parts]
-        pairs = zip(found, parts, strict=True)
-        right = [_first_right(one, part.objects, len(self.rankers)) for one, part in pairs]
+        pairs = list(zip(found, parts, strict=True))
+        labels = [part.is_right(one.owner, one.entity) for one, part in pairs]
+        right = [
+            _first_right(one, label, len(part.queries), len(self.rankers))
+            for (one, part), label in zip(pairs, labels, strict=True)
+        ]
         relation = [part.queries.relation.astype(np.int64) for part in parts]
         self.record = Record.count(
             np.concatenate(relation), np.concatenate(right), self.kb.num_relations
         )
-        features, labels, groups = [], [], []
+        features, groups = [], []
         for one, part, own, hits in zip(found, parts, relation, right, strict=True):
             shares = self.record.shares(own, self.config.shrink, without=hits)
             features.append(np.concatenate([one.features, shares[one.owner]], axis=1))
-            labels.append(one.entity == part.objects[one.owner])
             question = (own << 32) | self.context.concept[part.queries.subject]
             groups.append(question[one.owner])
         return np.concatenate(features), np.concatenate(labels), np.concatenate(groups)
@@ -283,13 +288,12 @@ class Record:
         return np.asarray((right + shrink * overall) / (facts + shrink))
 
 
-def _first_right(found: Candidates, objects: Array, num_rankers: int) -> Array:
-    """Whether each ranker has the truth first: (Q, rankers)."""
-    right = np.zeros((len(objects), num_rankers))
-    truth = found.entity == objects[found.owner]
-    for number in range(num_rankers):
-        rank = found.features[:, _CONTEXT + number * _VIEW + 1]
-        right[found.owner[truth & (rank == 0)], number] = 1
+def _first_right(found: Candidates, is_right: Array, number: int, num_rankers: int) -> Array:
+    """Whether each ranker has a truth first: (Q, rankers)."""
+    right = np.zeros((number, num_rankers))
+    for place in range(num_rankers):
+        rank = found.features[:, _CONTEXT + place * _VIEW + 1]
+        right[found.owner[is_right & (rank == 0)], place] = 1
     return right
 
 

@@ -5,6 +5,7 @@ For linking, lexicon induction and probing; link prediction has figures of its o
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,21 +71,23 @@ def print_grids(console: Console, grids: Sequence[Grid]) -> None:
 def grids_markdown(grids: Sequence[Grid]) -> str:
     parts = []
     for grid in grids:
-        heads = [_plain(name) for name in grid.heads()]
+        heads = [plain(name) for name in grid.heads()]
         lines = [
-            f"**{_plain(grid.title)}** (%)",
+            f"**{plain(grid.title)}** (%)",
             "",
             "| row | " + " | ".join(heads) + " |",
             "| --- |" + " ---: |" * len(heads),
-            *(f"| {_plain(row)} | " + " | ".join(grid.cells(row)) + " |" for row in grid.rows),
+            *(f"| {plain(row)} | " + " | ".join(grid.cells(row)) + " |" for row in grid.rows),
         ]
-        lines += [f"\n{_plain(note)}" for note in grid.notes]
+        lines += [f"\n{plain(note)}" for note in grid.notes]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+def plain(text: object) -> str:
+    """Text in Markdown that is nothing but text."""
+    escaped = " ".join(str(text).split()).replace("<", "&lt;")
+    return re.sub(r"([|\[\]`*_!])", r"\\\1", escaped)
 
 
 def grid_values(grids: Sequence[Grid]) -> list[dict[str, Any]]:

@@ -46,6 +46,20 @@ _FACTS = """
 
 
 @dataclass(frozen=True)
+class Questions:
+    """Queries, each with one or more right objects: object i is one of query owner[i]."""
+
+    queries: Queries
+    owner: Array
+    objects: Array
+
+    def is_right(self, owner: Array, entity: Array) -> Array:
+        """Whether given answers, entity[i] to query owner[i], are right."""
+        keys = (self.owner.astype(np.int64) << 32) | self.objects.astype(np.int64)
+        return np.isin((owner.astype(np.int64) << 32) | entity.astype(np.int64), keys)
+
+
+@dataclass(frozen=True)
 class HeldOut:
     """Held-out facts of one language: a query each, with what it hides, and the truth."""
 
@@ -55,6 +69,19 @@ class HeldOut:
 
     def __len__(self) -> int:
         return len(self.objects)
+
+    def singly(self) -> Questions:
+        """Every fact a query of its own."""
+        return Questions(self.queries, np.arange(len(self)), self.objects)
+
+    def questions(self) -> Questions:
+        """Every subject and relation once, with all of its facts here as right answers.
+
+        For facts that were read with what is known hidden, and nothing that is asked for.
+        """
+        pairs = np.stack([self.queries.subject, self.queries.relation])
+        _, first, owner = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        return Questions(self.queries.select(first), owner.reshape(-1), self.objects)
 
     def select(self, rows: Array) -> "HeldOut":
         subsets = {name: part[rows] for name, part in self.subsets.items()}

@@ -38,6 +38,8 @@ SCHEMA = pa.schema(
     ]
 )
 _ROWS = 1 << 16
+_WRITTEN = {"Jpan": ("Hani", "Hira", "Kana")}
+"""Languages that are written in several scripts."""
 # The names of things by concept: of those that the language names too, or of the others.
 _NAMES = """
     WITH own AS (
@@ -46,7 +48,7 @@ _NAMES = """
     SELECT e.concept, e.name, list(DISTINCT e.lang ORDER BY e.lang), min(e.key), any_value(o.name)
     FROM entities e LEFT JOIN own o USING (concept)
     WHERE e.lang <> $lang AND (o.name IS NOT NULL) = $named
-        AND ($named = FALSE OR hash(e.concept) % $every = 0)
+        AND ($named = FALSE OR (e.concept * 2654435761) % 4294967296 % $every = 0)
     GROUP BY e.concept, e.name ORDER BY e.concept, e.name
 """
 _AGREE = """
@@ -165,7 +167,7 @@ class LabelRule:
             yield self._make(rest)
 
     def _make(self, rows: list[tuple[Any, ...]]) -> _Names:
-        kept = [row for row in rows if script_of_text(row[1]) in ("", self.script)]
+        kept = [row for row in rows if self._can_read(row[1])]
         return _Names(
             np.array([row[0] for row in kept], np.int64),
             [row[1] for row in kept],
@@ -173,6 +175,13 @@ class LabelRule:
             [row[3] for row in kept],
             np.array([row[1] == row[4] for row in kept], bool),
         )
+
+    def _can_read(self, name: str) -> bool:
+        """Whether a name is in the script of the language, or has no letters at all."""
+        script = script_of_text(name)
+        if not script:
+            return not any(letter.isalpha() for letter in name)
+        return script in _WRITTEN.get(self.script, (self.script,))
 
     def _features(self, names: _Names) -> Array:
         """(N, 6): who calls it so, how far they are agreed with, and how far they agree."""

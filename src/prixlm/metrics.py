@@ -62,18 +62,40 @@ class Reliability:
 def reliability(
     confidence: Array, right: Array, least: int = 50, most_bins: int = 10
 ) -> Reliability:
-    """Bins of about equal size, with `least` answers or more in each."""
+    """Bins of about equal size with `least` answers or more in each; equal ones are never cut.
+
+    With fewer answers than that there is no calibration error.
+    """
     confidence, right = np.asarray(confidence, float), np.asarray(right, bool)
-    number = len(right)
+    number, nothing = len(right), float("nan")
     if not number:
-        nothing = float("nan")
         return Reliability(0, nothing, nothing, nothing, [])
-    order = np.argsort(confidence, kind="stable")
-    parts = np.array_split(order, max(1, min(most_bins, number // least)))
-    bins = [(float(confidence[p].mean()), float(right[p].mean()), len(p)) for p in parts]
-    ece = sum(abs(mean - share) * size for mean, share, size in bins) / number
     brier = float(((confidence - right) ** 2).mean())
+    bins = _bins(confidence, right, max(least, -(-number // most_bins)))
+    ece = sum(abs(mean - share) * size for mean, share, size in bins) / number
+    ece = ece if number >= least else nothing
     return Reliability(number, ece, brier, _auroc(confidence, right), bins)
+
+
+def _bins(confidence: Array, right: Array, size: int) -> list[tuple[float, float, int]]:
+    """Answers in the order of their confidence, cut where it changes, `size` or more a bin."""
+    values, place, counts = np.unique(confidence, return_inverse=True, return_counts=True)
+    good = np.bincount(place, right, len(values))
+    bins: list[tuple[float, float, int]] = []
+    start, total = 0, int(counts.sum())
+    done = held = 0
+    for end, count in enumerate(counts.tolist(), start=1):
+        held += count
+        # What is left over after a full bin joins it, if it is too small for one of its own.
+        if (held >= size and (total - done - held >= size or end == len(counts))) or end == len(
+            counts
+        ):
+            part = slice(start, end)
+            weight = counts[part].sum()
+            mean = float((values[part] * counts[part]).sum() / weight)
+            bins.append((mean, float(good[part].sum() / weight), int(weight)))
+            start, done, held = end, done + held, 0
+    return bins
 
 
 def _auroc(confidence: Array, right: Array) -> float:

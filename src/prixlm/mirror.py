@@ -232,6 +232,10 @@ def mirror_tune(
                 write_atomically(to / "run.toml", to_toml(config))
             train(encoder.model, task, config.training, to, progress)
             encoder.model.eval()
+            if kb is not None and config.positives == "links":
+                model = encoder.model
+                trained = model.settings.trained | {"links_of_kb": kb.fingerprint()}
+                model.settings = dataclasses.replace(model.settings, trained=trained)
             if state.is_main_process:
                 with saving(to):
                     encoder.save(to)

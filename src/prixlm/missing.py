@@ -8,8 +8,7 @@ A question is a subject and a relation. Two kinds are worth it:
 - `elsewhere`: another language states an object of the relation for the same thing, and the
   language has a name for that object, but does not state the fact;
 - `usual`: things like the subject have the relation: of things with one of its relations, a large
-  share has this one too, in all languages together. The share is how likely there is an object
-  at all.
+  share has this one too, in all languages together.
 
 A relation that nearly always has one object (learnt from the train triples) is never asked for a
 second. Only train triples are evidence; what is known, in whatever split, is no answer.
@@ -58,20 +57,25 @@ class Missing:
     """Some questions of one language, in the order of subject and relation."""
 
     queries: Queries  # with what is known as hidden
-    expected: Array  # (Q,) how likely there is an object that is not known
+    expected: Array  # (Q,) the share of things like it that have one; 1 where another states one
     kind: Array  # (Q,) its place in KINDS
 
 
-def relations_of_one_object(kb: KB, share: float = 0.95, least: int = 10) -> Array:
-    """Which relations have one object: (R,). Of `least` subjects or more, nearly all have one."""
+def relations_of_one_object(kb: KB, share: float = 0.95) -> Array:
+    """Which relations have one object: (R,).
+
+    Nearly all of the things that have it have one, in each single language; of few things, all.
+    """
     rows = kb.query(
         "SELECT relation, count(*), count(*) FILTER (objects = 1) FROM "
-        "(SELECT relation, subject, count(*) AS objects FROM triples WHERE split = 'train' "
-        "GROUP BY relation, subject) GROUP BY relation"
+        "(SELECT relation, concept, max(objects) AS objects FROM "
+        "(SELECT t.relation, s.concept, t.lang, count(DISTINCT o.concept) AS objects "
+        "FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object "
+        "WHERE t.split = 'train' GROUP BY ALL) GROUP BY ALL) GROUP BY relation"
     ).fetchall()
     found = np.zeros(kb.num_relations, bool)
-    for relation, subjects, single in rows:
-        found[relation] = subjects >= least and single >= share * subjects
+    for relation, things, single in rows:
+        found[relation] = single >= share * things
     return found
 
 
@@ -88,6 +92,7 @@ class MissingFacts:
         self.starts = np.searchsorted(merged.source[rows], np.arange(num_concepts + 1))
         self.single = relations_of_one_object(kb, self.config.one_object)
         self.share = self._shares(num_concepts)
+        self.chance: Any = None  # from a share to a probability, where that was learnt
         self.wanted = np.ones(kb.num_relations, bool)
         if self.config.relations is not None:
             self.wanted[:] = False
@@ -157,6 +162,19 @@ class MissingFacts:
         offset = np.append(0, np.cumsum(high - low))
         queries = Queries(lang, asked // size, asked % size, offset, known[2][hidden])
         return Missing(queries, expected, kind)
+
+    def likelihood(self, asked: Missing) -> Array:
+        """How likely each question has an answer: (Q,). What another language states, has one.
+
+        A share among things like the subject is not that: of those without the relation, many have
+        none. Without a learnt chance such questions are not believed at all.
+        """
+        guessed = asked.kind == KINDS.index("usual")
+        found = np.ones(len(asked.kind))
+        if guessed.any():
+            shares = asked.expected[guessed]
+            found[guessed] = 0.0 if self.chance is None else self.chance.predict(shares)
+        return found
 
     def _likely(self, subject: Array, owner: Array, relation: Array) -> tuple[Array, Array]:
         """Relations that subjects may have, by those that they have: keys, and how likely.

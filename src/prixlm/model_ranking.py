@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from prixlm.complete import Completer
-from prixlm.decode import Found, beam_search, exact_ranks, exact_search, score_nodes
+from prixlm.decode import Found, Rank, beam_search, exact_ranks, exact_search, score_nodes
 from prixlm.kb.merged import ragged_ranges
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, make_ranked
@@ -68,11 +68,12 @@ class ModelRanker:
                 exclude_late=self.exclude_late,
             )
 
-        found = list(self._each(queries, search))
+        nothing = Found(np.zeros(0, np.int64), np.zeros(0), -np.inf, True, 0)
+        found = list(self._each(queries, search, lambda _: nothing))
         owner = np.repeat(np.arange(len(found)), [len(one.entity) for one in found])
-        nothing = [np.zeros(0)]
-        entity = np.concatenate([one.entity for one in found] or nothing).astype(np.int64)
-        score = np.concatenate([one.score for one in found] or nothing)
+        empty = [np.zeros(0)]
+        entity = np.concatenate([one.entity for one in found] or empty).astype(np.int64)
+        score = np.concatenate([one.score for one in found] or empty)
         return make_ranked(len(queries), owner, entity, score, k)
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
@@ -89,7 +90,9 @@ class ModelRanker:
 
         found = np.full(len(queries), np.inf)
         left = []
-        for place, one in zip(places, self._each(queries.select(places), rank), strict=True):
+        beyond_all = Rank(None, -np.inf, 0, 0)
+        each = self._each(queries.select(places), rank, lambda _: beyond_all)
+        for place, one in zip(places, each, strict=True):
             found[place] = np.inf if one.rank is None else one.rank
             if not one.complete:
                 left.append(place)
@@ -120,7 +123,9 @@ class ModelRanker:
             scored = score_nodes(self.model, trie, prefixes, nodes[places[asked]], query)
             return np.split(scored, np.cumsum(counts)[:-1])
 
-        each = list(self._each(queries, score))
+        each = list(
+            self._each(queries, score, lambda row: np.full(bounds[row + 1] - bounds[row], -np.inf))
+        )
         if each:
             found[places] = np.concatenate(each)
         return found
@@ -168,12 +173,27 @@ class ModelRanker:
         return replace(queries, offset=offset, hidden=hidden[kept]), objects
 
     def _each(
-        self, queries: Queries, work: Callable[[list[list[int]], list[Array], Array], list[Any]]
+        self,
+        queries: Queries,
+        work: Callable[[list[list[int]], list[Array], Array], list[Any]],
+        nothing: Callable[[int], Any],
     ) -> Iterator[Any]:
-        """What `work` finds for each query, in their order; long and short ones apart."""
+        """What `work` finds for each query, in their order; long and short ones apart.
+
+        A query that leaves no room for the longest candidate gets what `nothing` gives.
+        """
         prefixes = self._prefixes(queries)
-        order = np.argsort([len(prefix) for prefix in prefixes], kind="stable")
-        results: list[Any] = [None] * len(prefixes)
+        lengths = np.array([len(prefix) for prefix in prefixes], np.int64)
+        too_long = lengths + self._trie(queries.lang).height > self.model.max_length
+        if too_long.any():
+            logger.warning(
+                "%s: %d names are too long to be asked for", self.name, int(too_long.sum())
+            )
+        results: list[Any] = [
+            nothing(row) if too_long[row] else None for row in range(len(lengths))
+        ]
+        order = np.argsort(lengths, kind="stable")
+        order = order[~too_long[order]]
         for start in range(0, len(order), self.batch):
             rows = order[start : start + self.batch]
             hidden = [queries.hidden[queries.offset[row] : queries.offset[row + 1]] for row in rows]

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from prixlm.enrich import read_manifest
-from prixlm.grids import Grid, grid_values, grids_markdown
+from prixlm.grids import Grid, grid_values, grids_markdown, plain
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.store import KB
 from prixlm.report import language_name
@@ -230,9 +230,6 @@ def _table(grid: Grid, *, first: bool) -> dict[str, Any]:
 
 def _markdown(values: dict[str, Any], grids: Sequence[Grid]) -> str:
     """The same for a terminal or a repository."""
-
-    def plain(text: Any) -> str:
-        return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
 
     lines = [f"# {plain(values['title'])}", "", plain(values["introduction"]), ""]
     lines += [f"- {plain(name)}: {plain(value)}" for name, value in values["cards"]]

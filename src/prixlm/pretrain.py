@@ -29,7 +29,7 @@ from prixlm.encoding import BatchEncoder, Facts
 from prixlm.errors import PrixError
 from prixlm.kb.disk import disk_errors, locked, write_atomically
 from prixlm.kb.store import KB
-from prixlm.model import PrixLM
+from prixlm.model import SETTINGS, PrixLM
 from prixlm.report import plot_metrics
 from prixlm.supply import FactSupply, SupplyConfig, cut_batches
 from prixlm.tokens import build_tokens, tokenizer_hash
@@ -194,6 +194,17 @@ def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None)
     return PrixLM.from_base(config.base, kb.languages, seed=seed, keep=keep)
 
 
+def _earlier(base: str) -> dict[str, Any]:
+    """The KBs that a base was trained on before, if it is a Prix-LM."""
+    path = Path(base) / SETTINGS
+    if not path.is_file():
+        return {}
+    trained = json.loads(path.read_text("utf-8")).get("trained", {})
+    found = [*trained.get("earlier_kbs", ()), trained.get("kb_fingerprint")]
+    found.append(trained.get("links_of_kb"))
+    return {"earlier_kbs": [one for one in found if one]}
+
+
 def _texts_to_keep(config: PretrainConfig) -> list[str]:
     if config.keep is None:
         return []
@@ -255,6 +266,7 @@ class PretrainTask:
             "sources": [str(source["name"]) for source in kb.manifest.sources][:20],
             "licence_of_the_data": kb.manifest.licence,
             "kb_fingerprint": kb.fingerprint(),
+            **_earlier(config.base),
             "triples": {lang: number for lang, number in triples.items() if number},
             "triples_carried_along_links": self.supply.num_carried,
             "links_an_epoch": links,

@@ -245,36 +245,39 @@ def _check_stamp(
         write_atomically(stamp, digest.hexdigest())
 
 
-def write_rows(tables: Iterable[pa.Table], schema: pa.Schema, out: Path) -> None:
-    """All tables as one file, by its ending; under a temporary name until it is whole."""
+def write_rows(
+    tables: Iterable[pa.Table], schema: pa.Schema, out: Path, suffix: str | None = None
+) -> None:
+    """All tables as one file, by its ending or `suffix`; under another name until it is whole."""
+    suffix = suffix or out.suffix
     temporary = out.with_name(out.name + ".tmp")
     writer: Any = None
     with temporary.open("wb") as file:
-        if out.suffix == ".parquet":
+        if suffix == ".parquet":
             writer = pq.ParquetWriter(file, schema)
-        elif out.suffix != ".jsonl":
-            file.write((_delimiter(out).join(schema.names) + "\n").encode())
+        elif suffix != ".jsonl":
+            file.write((_delimiter(suffix).join(schema.names) + "\n").encode())
         for table in tables:
             if writer is not None:
                 writer.write_table(table)
             else:
-                _write_text(table, file, out)
+                _write_text(table, file, suffix)
         if writer is not None:
             writer.close()
     temporary.replace(out)
 
 
-def _delimiter(out: Path) -> str:
-    return "," if out.suffix == ".csv" else "\t"
+def _delimiter(suffix: str) -> str:
+    return "," if suffix == ".csv" else "\t"
 
 
-def _write_text(table: pa.Table, file: IO[bytes], out: Path) -> None:
-    if out.suffix == ".jsonl":
+def _write_text(table: pa.Table, file: IO[bytes], suffix: str) -> None:
+    if suffix == ".jsonl":
         for row in table.to_pylist():
             kept = {name: value for name, value in row.items() if value is not None}
             file.write(orjson.dumps(kept) + b"\n")
         return
-    if out.suffix == ".tsv":  # no quotes in this format: a name's tabs and line ends are spaces
+    if suffix == ".tsv":  # no quotes in this format: a name's tabs and line ends are spaces
         for row in table.to_pylist():
             cells = (
                 "" if value is None else " ".join(str(value).split()) for value in row.values()

@@ -1,7 +1,7 @@
 """Review: proposals that a person marks in any spreadsheet, and what the marks teach.
 
     write_review("proposals", "review.tsv")         # a column `mark` to fill in
-    read_review("proposals", "review.tsv")          # accept or reject; the rest stays open
+    read_review("proposals", "review.tsv")          # accept, reject, or open to take a mark back
 
 Marks lie in the folder of the proposals (`marks.json`) and add up. Exports leave out what was
 rejected, or take only what was accepted. All marks refit the confidence: of the marked proposals at
@@ -23,7 +23,7 @@ from prixlm.errors import PrixError
 from prixlm.kb.disk import disk_errors, write_atomically
 
 Array = np.ndarray[Any, Any]
-MARKS = {"accept": True, "reject": False, "": None}
+MARKS = {"accept": True, "reject": False, "open": None, "": None}
 _COLUMNS = [
     "mark", "id", "lang", "subject", "relation", "object", "confidence", "why", "stated in",
     "runner-up",
@@ -40,7 +40,7 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
     if out.exists():
         raise PrixError(f"{out} is already there: move it, or name another file.")
     marks = read_marks(folder)
-    words = {value: word for word, value in MARKS.items()}
+    words = {True: "accept", False: "reject", None: ""}
     number = 0
     temporary = out.with_name(out.name + ".tmp")
     with disk_errors(out), temporary.open("w", encoding="utf-8", newline="") as file:
@@ -57,6 +57,11 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
     return number
 
 
+def _told(row: dict[str, Any]) -> tuple[str, ...]:
+    """Language and names of a proposal."""
+    return (row["lang"], *(row[f"{part}_name"] for part in ("subject", "relation", "object")))
+
+
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:
     with pq.ParquetFile(folder / "proposals.parquet") as file:
         for batch in file.iter_batches(1 << 14):
@@ -64,9 +69,10 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _cell(value: Any) -> str:
-    """One line, and no formula: a spreadsheet runs what begins with one of these."""
+    """One line, quoted where it has to be, and no formula: a spreadsheet runs what begins so."""
     text = " ".join(str(value).split())
-    return f"'{text}" if text[:1] in "=+-@" and text[:1] else text
+    text = f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return '"' + text.replace('"', '""') + '"' if '"' in text else text
 
 
 @dataclass(frozen=True)
@@ -82,37 +88,42 @@ def read_review(folder: Path | str, path: Path | str) -> Reviewed:
     """Take over the marks of a file; one line that is wrong, and nothing is taken."""
     folder, path = Path(folder), Path(path)
     read_manifest(folder)
-    known = {row["id"]: row for row in _rows(folder)}
-    found: dict[int, bool | None] = {}
+    known = {row["id"]: _told(row) for row in _rows(folder)}
+    found: dict[int, str] = {}
     for line, row in _read(path):
         mark = (row.get("mark") or "").strip().casefold()
         number = (row.get("id") or "").strip()
         if mark not in MARKS:
             raise PrixError(
-                f"{path} line {line}: mark {mark!r}, expected accept, reject or nothing."
+                f"{path} line {line}: mark {mark!r}, expected accept, reject, open or nothing."
             )
-        if not number.isdigit() or int(number) not in known:
+        if not number.isdecimal() or int(number) not in known:
             raise PrixError(f"{path} line {line}: no proposal {number!r} in {folder}.")
         own = known[int(number)]
-        names = [row.get(part) or "" for part in ("subject", "object")]
-        if [*map(_letters, names)] != [*map(_letters, (own["subject_name"], own["object_name"]))]:
+        theirs = [row.get(part) or "" for part in ("lang", "subject", "relation", "object")]
+        if [*map(_bare, theirs)] != [*map(_bare, own)]:
             raise PrixError(
-                f"{path} line {line}: proposal {number} is {own['subject_name']!r}, "
-                f"{own['object_name']!r} here. The file is of other proposals, or its lines moved."
+                f"{path} line {line}: proposal {number} is {' · '.join(own)} here. The file is of "
+                "other proposals, or its lines moved."
             )
-        if int(number) in found and found[int(number)] != MARKS[mark]:
+        if int(number) in found and found[int(number)] != mark:
             raise PrixError(f"{path} line {line}: proposal {number} is marked twice.")
-        found[int(number)] = MARKS[mark]
-    marks = read_marks(folder) | {key: mark for key, mark in found.items() if mark is not None}
+        found[int(number)] = mark
+    marks = read_marks(folder)
+    for key, mark in found.items():
+        if mark == "open":
+            marks.pop(key, None)
+        elif mark:
+            marks[key] = mark == "accept"
     text = json.dumps({str(key): marks[key] for key in sorted(marks)}, indent=0)
     write_atomically(folder / _MARKS, text + "\n")
     values = list(marks.values())
     return Reviewed(values.count(True), values.count(False), len(known) - len(values))
 
 
-def _letters(text: str) -> str:
-    """A name without what spreadsheets change: quotes, spaces, a leading apostrophe."""
-    return "".join(letter for letter in text if letter.isalnum())
+def _bare(text: str) -> str:
+    """A name without what spreadsheets change: quotation marks, spaces, apostrophes."""
+    return "".join(letter for letter in text if letter not in "\"'“”‘’" and not letter.isspace())
 
 
 def _read(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -1,21 +1,29 @@
 """How far proposals can be believed, on held-out facts that nothing was fitted on.
 
     trials = try_enrichment(kb, ["et", "te"], model="model")
+    judge_proposals(kb, "proposals")
 
-The test facts of a split are asked for as `enrich` would ask; the best answer to each, with its
-confidence, is right or wrong. Three ways are compared, each with a confidence of its own, fitted on
-the valid facts: facts carried along links alone, the model alone, and everything fused. Facts that
-stand in another language can be carried over without learning, so all is also given on those that
-stand in no other (`no transfer`).
+Two looks at it:
+
+- `try_enrichment` asks the questions (subject and relation) of the test facts, as `enrich` asks
+  them, and compares the answers with the test facts. Three ways, each with a confidence of its own
+  that is fitted on the valid facts: facts carried along links alone, the model alone, everything
+  fused. Facts that stand in another language can be carried over without learning, so all is
+  also given on those that stand in no other (`no transfer`). Here every question has an answer.
+- `judge_proposals` takes what a run proposed with the test facts hidden, answers to questions that
+  may have none included, and counts as wrong whatever the KB does not state. In a KB that is not
+  complete that is too severe: it is a lower bound.
 """
 
 import json
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from prixlm.enrich import Evidence, gather_evidence
 from prixlm.errors import PrixError
@@ -25,12 +33,14 @@ from prixlm.heldout import read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.store import KB
 from prixlm.metrics import AtLevel, Reliability, at_levels, reliability
+from prixlm.missing import relations_of_one_object
 from prixlm.model_ranking import ModelRanker
 from prixlm.ranking import Ranker
 from prixlm.training import Progress
 from prixlm.transfer import Transfer
 
 Array = np.ndarray[Any, Any]
+logger = logging.getLogger(__name__)
 SUBSETS = ("all", "no transfer")
 LEVELS = (0.5, 0.8, 0.95)
 
@@ -43,7 +53,7 @@ class Trial:
     lang: str
     subset: str
     hidden: int  # facts asked for
-    right: float  # share whose best answer is right, whatever its confidence
+    right: float  # share of the questions whose best answer is right, whatever its confidence
     reliability: Reliability
     levels: list[AtLevel]
 
@@ -61,24 +71,92 @@ def ways_of(evidence: Evidence) -> dict[str, list[Ranker]]:
 
 
 def try_fusion(
-    fusion: Fusion, kb: KB, lang: str, way: str = "fused", most: int | None = None
+    fusion: Fusion, kb: KB, lang: str, way: str = "fused", most: int | None = None, answers: int = 5
 ) -> list[Trial]:
-    """The best answers to the test facts of a language, and how far they can be believed."""
-    facts = read_facts(kb, lang, "test", most=most)
-    ranked = fusion.best(facts.queries, 1)
+    """The answers to the questions of a language's test facts, and how far they can be believed."""
+    facts = read_facts(kb, lang, "test", most=most, hide=("train", "valid", "known"))
+    asked = facts.questions()
+    single = relations_of_one_object(kb)[asked.queries.relation]
+    ranked = fusion.best(asked.queries, answers)
     owner = ranked.owners()
-    confidence, right = np.zeros(len(facts)), np.zeros(len(facts), bool)
-    confidence[owner] = fusion.confidence(ranked.score)  # no answer: no confidence
-    right[owner] = ranked.entity == facts.objects[owner]
+    place = np.arange(len(owner)) - ranked.offset[owner]
+    kept = (place == 0) | ~single[owner]  # a relation of one object gets one proposal
+    owner, entity, place = owner[kept], ranked.entity[kept], place[kept]
+    confidence = fusion.confidence(ranked.score[kept])
+    right = asked.is_right(owner, entity)
     trials = []
     for subset in SUBSETS:
-        rows = facts.subsets[subset]
-        sure, good = confidence[rows], right[rows]
-        levels = at_levels(sure, good, int(rows.sum()), LEVELS)
-        share = float(good.mean()) if len(good) else float("nan")
-        found = reliability(sure, good)
-        trials.append(Trial(way, lang, subset, int(rows.sum()), share, found, levels))
+        # A question belongs to a subset when all of its facts do.
+        number = np.bincount(asked.owner, minlength=len(asked.queries))
+        inside = np.bincount(asked.owner[facts.subsets[subset]], minlength=len(number))
+        chosen = (inside == number)[owner]
+        hidden = int(inside[inside == number].sum())
+        best = chosen & (place == 0)
+        levels = at_levels(confidence[chosen], right[chosen], hidden, LEVELS)
+        first = float(right[best].sum() / max(1, (inside == number).sum()))
+        found = reliability(confidence[best], right[best])
+        trials.append(Trial(way, lang, subset, hidden, first, found, levels))
     return trials
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Proposals of one kind in one language, against the facts that were hidden from the run."""
+
+    lang: str
+    why: str
+    hidden: int  # facts of the language that were hidden
+    reliability: Reliability
+    levels: list[AtLevel]
+
+
+def judge_proposals(kb: KB, folder: Path | str, known: Sequence[str]) -> list[Judged]:
+    """What a run proposed that knew the splits `known` only."""
+    splits = ", ".join(f"'{split}'" for split in known)
+    asked = pq.read_table(
+        Path(folder) / "proposals.parquet",
+        columns=["lang", "subject", "relation", "object", "confidence", "why"],
+    )
+    rows = kb.join_table(
+        asked,
+        "SELECT a.lang, a.why, a.confidence, t.subject IS NOT NULL AS is_right FROM asked a "
+        "LEFT JOIN triples t ON t.subject = a.subject AND t.relation = a.relation "
+        f"AND t.object = a.object AND t.split NOT IN ({splits})",
+    )
+    hidden = dict(
+        kb.query(
+            f"SELECT lang, count(*) FROM triples WHERE split NOT IN ({splits}) GROUP BY lang"
+        ).fetchall()
+    )
+    lang, why = (np.array(rows[name].to_pylist(), str) for name in ("lang", "why"))
+    sure, right = (rows[name].to_numpy() for name in ("confidence", "is_right"))
+    found = []
+    for code in sorted(set(lang)):
+        for kind in ("all", *sorted(set(why))):
+            part = (lang == code) & ((why == kind) | (kind == "all"))
+            levels = at_levels(sure[part], right[part], hidden.get(code, 0), LEVELS)
+            believed = reliability(sure[part], right[part])
+            found.append(Judged(code, kind, hidden.get(code, 0), believed, levels))
+    return found
+
+
+def judged_grids(judged: Sequence[Judged]) -> list[Grid]:
+    """For people: precision, recall and calibration error, a line for each kind of question."""
+    grids = []
+    for place, level in enumerate(LEVELS):
+        for name in ("precision", "recall"):
+            grid = Grid(f"proposals at {level} or more that are hidden facts: {name}")
+            for one in judged:
+                value = getattr(one.levels[place], name)
+                grid.rows.setdefault(one.why, {})[one.lang] = value
+                number = one.levels[place].proposed if name == "precision" else one.hidden
+                grid.own_numbers.setdefault(one.why, {})[one.lang] = number
+            grids.append(grid)
+    grid = Grid("calibration error (ECE) of all proposals")
+    for one in judged:
+        grid.rows.setdefault(one.why, {})[one.lang] = one.reliability.ece
+        grid.own_numbers.setdefault(one.why, {})[one.lang] = one.reliability.number
+    return [*grids, grid]
 
 
 def try_enrichment(
@@ -96,11 +174,16 @@ def try_enrichment(
     if missing:
         raise PrixError(f"{kb.folder} has no test triples in {missing[0]}: make a split of it.")
     evidence = gather_evidence(kb, model, graph, progress)
+    config = replace(config or FusionConfig(), together=True)
     fitted = [lang for lang in langs if kb.num_triples(lang, "valid")] or None
     trials: list[Trial] = []
     ways = ways_of(evidence)
     for number, (way, rankers) in enumerate(ways.items()):
-        fusion = Fusion.fit(kb, rankers, config, fitted)
+        try:
+            fusion = Fusion.fit(kb, rankers, config, fitted)
+        except PrixError as error:  # a model that is hardly ever right has no confidence
+            logger.warning("%s is left out: %s", way, error)
+            continue
         for place, lang in enumerate(langs):
             trials += try_fusion(fusion, kb, lang, way, most)
             if progress is not None:
