@@ -75,10 +75,10 @@ class DemoConfig:
     """How much the demo does."""
 
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("demo"))
-    single_epochs: int = 20
+    single_epochs: int = 8
     mirror: MirrorConfig = field(
         default_factory=lambda: replace(
-            MirrorConfig.preset("compact"), positives="links", number=6000
+            MirrorConfig.preset("compact"), positives="links", number=20_000
         )
     )
     fusion: FusionConfig = field(
