@@ -471,7 +471,7 @@ def demo(
     with progress_bar() as progress:
         found = run_demo(to, progress)
     trained = found.model.settings.trained
-    tried = trial_grids([one for one in found.trials if one.subset == "all"])[:4]
+    tried = trial_grids([one for one in found.trials if one.subset == "all"])
     if as_json:
         print_json(
             {

@@ -29,6 +29,7 @@ class Grid:
     numbers: dict[str, int] = field(default_factory=dict)  # what each column's share is of
     own_numbers: dict[str, dict[str, int]] = field(default_factory=dict)  # where rows differ in it
     notes: list[str] = field(default_factory=list)
+    has_mean: bool = True  # columns are alike: languages, not figures
 
     def columns(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.rows.values() for name in row))
@@ -41,12 +42,12 @@ class Grid:
         mean = sum(known) / len(known) if len(known) == len(columns) else float("nan")
         own = self.own_numbers.get(row, {})
         shown = [_percent(v, own.get(name)) for name, v in zip(columns, values, strict=True)]
-        return shown if len(columns) < 2 else [*shown, _percent(mean)]
+        return shown if len(columns) < 2 or not self.has_mean else [*shown, _percent(mean)]
 
     def heads(self) -> list[str]:
         columns = self.columns()
         named = [f"{c} ({self.numbers[c]:,})" if c in self.numbers else c for c in columns]
-        return named if len(columns) < 2 else [*named, MEAN]
+        return named if len(columns) < 2 or not self.has_mean else [*named, MEAN]
 
 
 def _percent(value: float, number: int | None = None) -> str:
@@ -120,6 +121,7 @@ def read_grids(path: Path) -> list[Grid]:
             one["numbers"],
             one.get("own_numbers", {}),
             one.get("notes", []),
+            one.get("has_mean", True),
         )
         for one in values
     ]

@@ -141,22 +141,22 @@ def judge_proposals(kb: KB, folder: Path | str, known: Sequence[str]) -> list[Ju
 
 
 def judged_grids(judged: Sequence[Judged]) -> list[Grid]:
-    """For people: precision, recall and calibration error, a line for each kind of question."""
-    grids = []
-    for place, level in enumerate(LEVELS):
-        for name in ("precision", "recall"):
-            grid = Grid(f"proposals at {level} or more that are hidden facts: {name}")
-            for one in judged:
-                value = getattr(one.levels[place], name)
-                grid.rows.setdefault(one.why, {})[one.lang] = value
-                number = one.levels[place].proposed if name == "precision" else one.hidden
-                grid.own_numbers.setdefault(one.why, {})[one.lang] = number
-            grids.append(grid)
-    grid = Grid("calibration error (ECE) of all proposals")
+    """For people: a table for each language, a line for each kind of question."""
+    grids: dict[str, Grid] = {}
     for one in judged:
-        grid.rows.setdefault(one.why, {})[one.lang] = one.reliability.ece
-        grid.own_numbers.setdefault(one.why, {})[one.lang] = one.reliability.number
-    return [*grids, grid]
+        title = f"{one.lang}: proposals against {one.hidden:,} hidden facts"
+        grid = grids.setdefault(one.lang, Grid(title, has_mean=False))
+        row = f"{one.why} ({one.reliability.number:,})"
+        grid.rows[row] = {"ECE": one.reliability.ece} | _at_levels(one.levels)
+    return list(grids.values())
+
+
+def _at_levels(levels: Sequence[AtLevel]) -> dict[str, float]:
+    values = {}
+    for part in levels:
+        values[f"precision {part.level}"] = part.precision
+        values[f"recall {part.level}"] = part.recall
+    return values
 
 
 def try_enrichment(
@@ -192,32 +192,18 @@ def try_enrichment(
 
 
 def trial_grids(trials: Sequence[Trial]) -> list[Grid]:
-    """For people: a table of shares for each subset, languages side by side."""
-    grids = []
-    for subset in SUBSETS:
-        some = [one for one in trials if one.subset == subset]
-        numbers = {one.lang: one.hidden for one in some}
-        figures = [_figures(one) for one in some]
-        for title in figures[0] if figures else ():
-            grid = Grid(f"{subset} facts: {title}", {}, numbers)
-            for one, values in zip(some, figures, strict=True):
-                grid.rows.setdefault(one.way, {})[one.lang] = values[title]
-            grids.append(grid)
-    return grids
-
-
-def _figures(one: Trial) -> dict[str, float]:
-    """By title."""
-    values = {
-        "right, whatever the confidence": one.right,
-        "calibration error (ECE)": one.reliability.ece,
-        "Brier score": one.reliability.brier,
-        "AUROC": one.reliability.auroc,
-    }
-    for part in one.levels:
-        values[f"precision at {part.level}"] = part.precision
-        values[f"recall at {part.level}"] = part.recall
-    return values
+    """For people: a table for each language and subset, a line for each way."""
+    grids: dict[tuple[str, str], Grid] = {}
+    for one in trials:
+        title = f"{one.lang}, {one.subset} facts ({one.hidden:,})"
+        grid = grids.setdefault((one.lang, one.subset), Grid(title, has_mean=False))
+        grid.rows[one.way] = {
+            "right": one.right,
+            "ECE": one.reliability.ece,
+            "Brier": one.reliability.brier,
+            "AUROC": one.reliability.auroc,
+        } | _at_levels(one.levels)
+    return [grids[key] for key in sorted(grids, key=lambda key: SUBSETS.index(key[1]))]
 
 
 def save_trials(trials: Sequence[Trial], path: Path) -> None:
