@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from prixlm import KB, PretrainConfig, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.cli import app
 from prixlm.compact import CompactConfig
 from prixlm.enrich import EnrichConfig, enrich, read_manifest
 from prixlm.fusion import Fusion, FusionConfig
@@ -209,3 +211,34 @@ def test_confidence_is_believable_on_facts_that_nothing_was_fitted_on(
     assert grids[0].heads()[-1] == "recall 0.95", "figures have no mean"
     with pytest.raises(PrixError, match="no test triples in en"):
         try_enrichment(KB(split.folder.parent / "kb"), ["en"])
+
+
+def test_labels_and_links_are_proposed_beside_the_facts(
+    split: KB, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    """Languages that give nothing to learn from are said, and the facts are there all the same."""
+    config = dataclasses.replace(CONFIG, labels=True, into=("et",))
+    manifest = enrich(split, tmp_path / "p", config)
+    assert set(manifest["labels"]) == {"et"} and "links" not in manifest
+    labels = pq.read_table(tmp_path / "p" / "labels.parquet").to_pylist()
+    assert len(labels) == manifest["labels"]["et"]["names"]
+    with pytest.raises(PrixError, match="the encoder was trained on another KB"):
+        enrich(split, tmp_path / "q", config, encoder=bases["xlmr"])
+
+
+def test_the_commands_from_enrich_to_a_report(split: KB, tmp_path: Path) -> None:
+    def done(*args: object) -> str:
+        made = CliRunner().invoke(app, list(map(str, args)), catch_exceptions=False)
+        assert made.exit_code == 0, made.output
+        return made.output
+
+    p, kb = tmp_path / "p", split.folder
+    asked = ("--into", "et", "--relations", "capital", "--min-confidence", 0.1)
+    assert "Written to" in done("enrich", kb, *asked, "--to", p)
+    done("review", p, "--to", tmp_path / "r.tsv")
+    assert "open" in done("review", p, "--marks", tmp_path / "r.tsv")
+    assert "facts in" in done("export", p, "--format", "nt", "--to", tmp_path / "f.nt")
+    told = done("report", p, "--kb", kb, "--to", tmp_path / "report", "--json")
+    assert Path(json.loads(told)["report"]).is_file()
+    made = CliRunner().invoke(app, ["report", str(p), "--kb", str(kb.parent / "kb"), "--to", "x"])
+    assert isinstance(made.exception, PrixError) and "another KB" in str(made.exception)

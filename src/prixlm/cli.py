@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prixlm.cli_enrich import enrich, export, review
+from prixlm.cli_enrich import enrich, export, report, review
 from prixlm.cli_entities import link, mirror
 from prixlm.cli_tasks import evaluate_app, reproduce_app
 from prixlm.errors import PrixError, Stopped
@@ -502,7 +502,7 @@ def demo(
     screen.print(f"Took {seconds:.0f} s. The report: {found.report}", markup=False)
 
 
-for command in (mirror, link, enrich, review, export):
+for command in (mirror, link, enrich, review, export, report):
     app.command()(command)
 app.add_typer(evaluate_app, name="evaluate")
 app.add_typer(reproduce_app, name="reproduce")

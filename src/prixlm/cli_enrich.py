@@ -149,3 +149,60 @@ def export(
     rest = [f"{number:,} {why}" for why, number in counts.items() if why != "written" and number]
     text = f"{counts['written']:,} facts in {to}" + (f" ({', '.join(rest)})" if rest else "")
     console().print(text + ".", markup=False)
+
+
+def report(
+    folder: Folder,
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="The KB that was enriched.")],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the page is written.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The model, for its loss and trials.")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The graph embedding, for trials.")
+    ] = None,
+    tried: Annotated[
+        int,
+        typer.Option("--try", metavar="N", help="Try the confidence on N test facts a language."),
+    ] = 0,
+    title: Annotated[str, typer.Option(help="Of the page.")] = "Enrichment of a knowledge base",
+    as_json: Json = False,
+) -> None:
+    """Write the report of an enrichment: one HTML page that needs no network.
+
+    Example: [b]prixlm report proposals --kb split --model model --to report --try 500[/b]
+    """
+    import shlex
+    import sys
+
+    from prixlm.enrich import read_manifest
+    from prixlm.kb.store import KB
+    from prixlm.page import Report, write_report
+    from prixlm.trial import try_enrichment
+
+    manifest, source = read_manifest(folder), KB(kb)
+    if manifest["kb"] != source.fingerprint():
+        raise PrixError(f"{folder} has proposals for another KB than {kb}.")
+    langs = manifest["config"]["into"]
+    loss = None if model is None else model / "loss.png"
+    with progress_bar() as progress:
+        trials = (
+            try_enrichment(source, langs, model, graph, most=tried, progress=progress)
+            if tried
+            else []
+        )
+    page = write_report(
+        to,
+        Report(
+            source,
+            folder,
+            title=title,
+            command="prixlm " + shlex.join(sys.argv[1:]),
+            trials=trials,
+            loss=loss if loss is not None and loss.is_file() else None,
+        ),
+    )
+    if as_json:
+        print_json({"report": str(page)})
+    else:
+        console().print(f"The report: {page}", markup=False)
