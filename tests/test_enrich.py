@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from prixlm import KB, PretrainConfig, PrixError, SplitConfig, import_kb, split_kb
 from prixlm.cli import app
 from prixlm.compact import CompactConfig
-from prixlm.enrich import EnrichConfig, enrich, read_manifest
+from prixlm.enrich import EnrichConfig, enrich
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.missing import MissingConfig, relations_of_one_object
 from prixlm.pretrain import pretrain
+from prixlm.proposals import read_manifest
 from prixlm.training import TrainingConfig
 from prixlm.trial import plot_reliability, save_trials, trial_grids, try_enrichment
 

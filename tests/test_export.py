@@ -12,9 +12,9 @@ import pytest
 
 from prixlm import PrixError, import_kb
 from prixlm.counterparts import SCHEMA as LINKS
-from prixlm.enrich import FORMAT, SCHEMA
 from prixlm.export import VOCABULARY, ExportConfig, export_proposals, to_iri
 from prixlm.labels import SCHEMA as LABELS
+from prixlm.proposals import FORMAT, SCHEMA
 from prixlm.review import read_marks, read_review, refit, write_review
 
 TRICKY = 'Zürich "the\tcity"\n<b>=1+1</b> |\\ 東京 ✓'

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB
-from prixlm.enrich import SCHEMA
 from prixlm.grids import Grid
 from prixlm.metrics import at_levels, reliability
 from prixlm.page import Report, write_report
+from prixlm.proposals import SCHEMA
 from prixlm.trial import Trial
 from test_export import make, proposal
 

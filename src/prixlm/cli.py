@@ -17,7 +17,8 @@ import typer
 
 from prixlm.cli_enrich import enrich, export, report, review
 from prixlm.cli_entities import link, mirror
-from prixlm.cli_tasks import evaluate_app, reproduce_app
+from prixlm.cli_evaluate import evaluate_app
+from prixlm.cli_reproduce import reproduce_app
 from prixlm.errors import PrixError, Stopped
 from prixlm.terminal import console, print_json, progress_bar
 

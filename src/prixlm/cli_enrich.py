@@ -175,9 +175,9 @@ def report(
     import shlex
     import sys
 
-    from prixlm.enrich import read_manifest
     from prixlm.kb.store import KB
     from prixlm.page import Report, write_report
+    from prixlm.proposals import read_manifest
     from prixlm.trial import try_enrichment
 
     manifest, source = read_manifest(folder), KB(kb)

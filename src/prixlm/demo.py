@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from prixlm.complete import Completer, SearchConfig
-from prixlm.enrich import EnrichConfig, enrich, read_manifest
+from prixlm.enrich import EnrichConfig, enrich
 from prixlm.errors import PrixError
 from prixlm.export import ExportConfig, export_proposals
 from prixlm.facts import Answer, Asked, Entity, Query
@@ -41,6 +41,7 @@ from prixlm.model import PrixLM
 from prixlm.model_ranking import ModelRanker
 from prixlm.page import Report, write_report
 from prixlm.pretrain import PretrainConfig, pretrain
+from prixlm.proposals import read_manifest
 from prixlm.training import Progress
 from prixlm.trial import Trial, judge_proposals, judged_grids, try_enrichment
 

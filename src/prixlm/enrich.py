@@ -8,20 +8,15 @@ facts. A question that may have no answer at all (a relation that things like th
 counts with how likely it has one. What is known is never proposed, nor a second object of a
 relation that has one.
 
-    PROPOSALS/proposals.parquet     see SCHEMA; the most confident first, language by language
-    PROPOSALS/labels.parquet        names of things that a language has none for, where asked for
-    PROPOSALS/links.parquet         counterparts in another language, where there is an encoder
-    PROPOSALS/manifest.json         written last: what it was made from, and counts
-
-Parts of a run that was stopped lie in PROPOSALS.partial; the same call goes on, and ends with the
-same bytes.
+What comes out is a folder of `proposals`. Parts of a run that was stopped lie in PROPOSALS.partial;
+the same call goes on, and ends with the same bytes.
 """
 
 import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -32,79 +27,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.calibration import fit_probability
-from prixlm.complete import Completer
 from prixlm.counterparts import SCHEMA as LINKS
 from prixlm.counterparts import LinkConfig, LinkRule
 from prixlm.embed import EntityEncoder
 from prixlm.errors import PrixError
+from prixlm.evidence import Evidence, check_trained, gather_evidence
 from prixlm.fusion import Fusion, FusionConfig
-from prixlm.graph import GraphRanker, load_graph
-from prixlm.kb.disk import (
-    check_target,
-    disk_errors,
-    locked,
-    open_database,
-    publish,
-    quote_path,
-    write_atomically,
-)
-from prixlm.kb.store import KB, rechunk
+from prixlm.graph import GraphRanker
+from prixlm.kb.disk import check_target, disk_errors, locked, publish, write_atomically
+from prixlm.kb.store import KB
 from prixlm.labels import SCHEMA as LABELS
 from prixlm.labels import LabelConfig, LabelRule
 from prixlm.languages import parse_languages
 from prixlm.missing import KINDS, Missing, MissingConfig, MissingFacts
 from prixlm.model_ranking import ModelRanker
-from prixlm.ranking import Ranked, Ranker
-from prixlm.rules import Rules
+from prixlm.proposals import FORMAT, PART, join_parts, read_manifest
+from prixlm.ranking import Ranked
 from prixlm.training import Progress
 from prixlm.transfer import Transfer
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger(__name__)
-FORMAT = "prixlm-proposals"
 _PART = 512
 """Questions of one part: what a kill can lose."""
-_ROWS = 1 << 16
-
-SCHEMA = pa.schema(
-    [
-        ("id", pa.int64()),  # of the proposal, from 0
-        ("lang", pa.string()),
-        ("subject", pa.int32()),
-        ("subject_key", pa.string()),
-        ("subject_name", pa.string()),
-        ("relation", pa.int32()),
-        ("relation_key", pa.string()),
-        ("relation_name", pa.string()),
-        ("object", pa.int32()),
-        ("object_key", pa.string()),
-        ("object_name", pa.string()),
-        ("confidence", pa.float64()),
-        ("why", pa.string()),  # elsewhere: another language states one; usual: things like it do
-        ("origin", pa.list_(pa.string())),  # languages that state this very fact
-        ("model_score", pa.float64()),  # log-probability; null without a model
-        ("model_rank", pa.int32()),
-        ("graph_rank", pa.int32()),
-        ("runner_up", pa.string()),  # the next best object
-        ("runner_up_confidence", pa.float64()),
-    ]
-)
-_PART_SCHEMA = pa.schema(
-    [
-        ("lang", pa.string()),
-        ("subject", pa.int32()),
-        ("relation", pa.int32()),
-        ("object", pa.int32()),
-        ("confidence", pa.float64()),
-        ("why", pa.string()),
-        ("origin", pa.list_(pa.string())),
-        ("model_score", pa.float64()),
-        ("model_rank", pa.int32()),
-        ("graph_rank", pa.int32()),
-        ("runner_up", pa.int32()),
-        ("runner_up_confidence", pa.float64()),
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,63 +78,6 @@ class EnrichConfig:
         object.__setattr__(self, "into", tuple(parse_languages(self.into)))
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What can be asked of a KB."""
-
-    rankers: list[Ranker]
-    completer: Completer | None
-    identity: str  # of what was trained: the parts of a run belong to it
-
-    def place(self, kind: type) -> int | None:
-        """Where the first ranker of a kind stands."""
-        return next((i for i, one in enumerate(self.rankers) if isinstance(one, kind)), None)
-
-
-def gather_evidence(
-    kb: KB,
-    model: Path | str | None = None,
-    graph: Path | str | None = None,
-    progress: Progress | None = None,
-) -> Evidence:
-    """Links, rules, and what was trained on this KB; what was trained on another is refused."""
-    rankers: list[Ranker] = []
-    completer, identity = None, []
-    if model is not None:
-        completer = Completer(model, kb, progress)
-        check_model(completer)
-        rankers.append(ModelRanker(completer, search="beam", name="Prix-LM"))
-        identity.append(completer.identity())
-    rankers += [Transfer(kb), Transfer(kb, "lookup"), Rules(kb, "paths"), Rules(kb)]
-    if graph is not None:
-        found = load_graph(graph, kb)
-        rankers.append(GraphRanker(kb, found, name="graph"))
-        identity.append(hashlib.sha256(found.entity.detach().numpy().tobytes()).hexdigest())
-    return Evidence(rankers, completer, " ".join(identity))
-
-
-def check_model(completer: Completer) -> None:
-    """A model that may have learnt the valid facts would be far too sure of itself."""
-    check_trained(completer.kb, completer.model.settings.trained, "model")
-
-
-def check_trained(kb: KB, trained: dict[str, Any], what: str) -> None:
-    """Refuse what was trained on anything but this KB's own train facts and links."""
-    names = ("kb_fingerprint", "links_of_kb")
-    seen = {trained[name] for name in names if name in trained} | {*trained.get("earlier_kbs", ())}
-    if seen == {kb.fingerprint()}:
-        return
-    if (kb.manifest.split or {}).get("from") in seen:
-        raise PrixError(
-            f"the {what} was trained on the KB that {kb.folder} is a split of, and so on the facts "
-            "that its confidence would be fitted on: train one on the split itself."
-        )
-    raise PrixError(
-        f"the {what} was trained on another KB than {kb.folder}, perhaps on the facts that its "
-        f"confidence would be fitted on: train one on {kb.folder} alone."
-    )
-
-
 def enrich(
     kb: KB,
     to: Path | str,
@@ -216,7 +104,7 @@ def enrich(
         out = work / "out"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        counts = _join(kb, parts, out / "proposals.parquet", config, work)
+        counts = join_parts(kb, parts, out / "proposals.parquet", config.limit, work)
         more = _labels(kb, config, out) | _links(kb, config, encoder, out, progress)
         manifest = _manifest(kb, config, evidence, counts) | more
         write_atomically(
@@ -396,8 +284,8 @@ def _propose(
         "runner_up": np.where(has_next, ranked.entity[after], -1),
         "runner_up_confidence": np.where(has_next, np.round(confidence[after], 6), np.nan),
     }
-    arrays = [_column(columns[f.name], f.type) for f in _PART_SCHEMA]
-    return pa.Table.from_arrays(arrays, schema=_PART_SCHEMA)
+    arrays = [_column(columns[f.name], f.type) for f in PART]
+    return pa.Table.from_arrays(arrays, schema=PART)
 
 
 def _column(values: Any, kind: pa.DataType) -> pa.Array:
@@ -408,56 +296,6 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
         values = np.where(missing, 0, values).astype(np.int64)
     array = pa.array(values, mask=missing)
     return array if array.type == kind else array.cast(kind)
-
-
-_JOINED = """
-    SELECT row_number() OVER (ORDER BY p.lang, p.confidence DESC, p.subject, p.relation, p.object)
-        - 1 AS id,
-        p.lang, p.subject, s.key AS subject_key, s.name AS subject_name,
-        p.relation, r.key AS relation_key, coalesce(n.name, r.name) AS relation_name,
-        p.object, o.key AS object_key, o.name AS object_name,
-        p.confidence, p.why, p.origin, p.model_score, p.model_rank, p.graph_rank,
-        u.name AS runner_up, p.runner_up_confidence
-    FROM chosen p
-    JOIN entities s ON s.id = p.subject JOIN entities o ON o.id = p.object
-    JOIN relations r ON r.id = p.relation
-    LEFT JOIN relation_names n ON n.relation = p.relation AND n.lang = p.lang
-    LEFT JOIN entities u ON u.id = p.runner_up
-    ORDER BY id
-"""
-
-
-def _join(
-    kb: KB, parts: Sequence[Path], out: Path, config: EnrichConfig, work: Path
-) -> dict[str, Any]:
-    """All parts as one table with names, sorted; counts by language and reason."""
-    scratch = work / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    counts: dict[str, Any] = {}
-    with open_database(scratch, "1GiB") as db:
-        for table in ("entities", "relations", "relation_names"):
-            path = quote_path(kb.path(table))
-            db.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
-        files = ", ".join(quote_path(path) for path in parts)
-        source = f"read_parquet([{files}])" if parts else "empty"
-        if not parts:
-            db.register("empty", _PART_SCHEMA.empty_table())
-        limit = (
-            ""
-            if config.limit is None
-            else (f"ORDER BY confidence DESC, lang, subject, relation, object LIMIT {config.limit}")
-        )
-        db.execute(f"CREATE TABLE chosen AS SELECT * FROM {source} {limit}")
-        reader: Any = db.sql(_JOINED).to_arrow_reader(_ROWS)
-        with pq.ParquetWriter(out, SCHEMA, compression="zstd") as writer:
-            for batch in rechunk(reader, _ROWS):
-                writer.write_batch(batch.cast(SCHEMA) if batch.schema != SCHEMA else batch)
-        found = db.execute("SELECT lang, why, count(*) FROM chosen GROUP BY ALL ORDER BY ALL")
-        for lang, why, number in found.fetchall():
-            counts.setdefault(lang, {})[why] = number
-    shutil.rmtree(scratch)
-    return counts
 
 
 def _labels(kb: KB, config: EnrichConfig, out: Path) -> dict[str, Any]:
@@ -533,21 +371,3 @@ def _fitted_on(kb: KB, config: EnrichConfig) -> list[str]:
     """The languages whose valid facts the confidence follows."""
     own = [lang for lang in config.into if kb.num_triples(lang, "valid")]
     return own or [lang for lang in kb.languages if kb.num_triples(lang, "valid")]
-
-
-def read_manifest(folder: Path | str) -> dict[str, Any]:
-    """The manifest of some proposals; half a folder is none."""
-    path = Path(folder) / "manifest.json"
-    try:
-        values: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise PrixError(
-            f"{folder} has no proposals, or half of them ({error}): run `prixlm enrich` again."
-        ) from None
-    if (
-        not isinstance(values, dict)
-        or values.get("format") != FORMAT
-        or not (Path(folder) / "proposals.parquet").is_file()
-    ):
-        raise PrixError(f"{folder} is no folder of proposals: make one with `prixlm enrich`.")
-    return values

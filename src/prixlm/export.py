@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyoxigraph as ox
 
-from prixlm.enrich import SCHEMA, read_manifest
 from prixlm.errors import PrixError
 from prixlm.kb.disk import disk_errors, write_atomically
+from prixlm.proposals import SCHEMA, read_manifest
 from prixlm.queries import write_rows
 from prixlm.review import corrected_confidence, read_marks
 

@@ -18,10 +18,11 @@ from typing import Any, Literal
 import numpy as np
 
 from prixlm.complete import Completer
-from prixlm.decode import Found, Rank, beam_search, exact_ranks, exact_search, score_nodes
+from prixlm.decode import Found, Rank, beam_search, exact_ranks, exact_search
 from prixlm.kb.merged import ragged_ranges
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, make_ranked
+from prixlm.scoring import score_nodes
 from prixlm.tokens import Progress
 from prixlm.trie import Trie
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from prixlm.enrich import read_manifest
 from prixlm.grids import Grid, grid_values, grids_markdown, plain
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.store import KB
+from prixlm.proposals import read_manifest
 from prixlm.report import language_name
 from prixlm.trial import Trial, plot_reliability, trial_grids
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from prixlm.enrich import read_manifest
 from prixlm.errors import PrixError
 from prixlm.kb.disk import disk_errors, write_atomically
+from prixlm.proposals import read_manifest
 
 Array = np.ndarray[Any, Any]
 MARKS = {"accept": True, "reject": False, "open": None, "": None}

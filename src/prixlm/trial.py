@@ -25,8 +25,8 @@ from typing import IO, Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from prixlm.enrich import Evidence, gather_evidence
 from prixlm.errors import PrixError
+from prixlm.evidence import Evidence, gather_evidence
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.grids import Grid
 from prixlm.heldout import read_facts

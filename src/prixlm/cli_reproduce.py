@@ -1,0 +1,178 @@
+"""`prixlm reproduce`: the paper's tables, every row; trains what is missing, skips what is there.
+
+As in `cli`: each command parses, makes one library call and prints.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prixlm.cli_evaluate import Json, KBFolder, once, show_grids
+from prixlm.errors import PrixError
+from prixlm.terminal import console, print_json, progress_bar
+
+reproduce_app = typer.Typer(
+    help="The paper's tables, every row: trains what is missing, skips what is there.",
+    no_args_is_help=True,
+)
+
+
+@reproduce_app.callback()
+def _reproduce() -> None:
+    """The paper's tables, every row."""
+
+
+@reproduce_app.command("lp")
+def reproduce_lp(
+    kb: KBFolder,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")],
+    rows: Annotated[
+        str | None, typer.Option(metavar="KEYS", help="Some rows only, such as pairs,graph.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="compact, xlm-roberta-base, mBERT or a folder."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Every row of the link-prediction table; a run that was stopped goes on.
+
+    Example: [b]prixlm reproduce lp --kb dbp5l --to table[/b]
+    """
+    import dataclasses
+
+    from prixlm.configs import read_config
+    from prixlm.kb.store import KB
+    from prixlm.pretrain import PretrainConfig
+    from prixlm.reproduce import ReproduceConfig
+    from prixlm.reproduce import reproduce_lp as run
+    from prixlm.results import print_rows, row_values
+
+    settings = ReproduceConfig()
+    if base not in (None, "compact"):
+        paper = dataclasses.replace(PretrainConfig(), base=str(base))
+        settings = dataclasses.replace(
+            settings,
+            pretrain=paper,
+            propagate_epochs=paper.epochs,
+            single_epochs=3 * paper.epochs,
+            unseen_epochs=paper.epochs,
+        )
+    if config is not None:
+        settings = read_config(config, settings)
+    wanted = None if rows is None else [key for key in rows.split(",") if key]
+    if wanted == []:
+        raise PrixError("--rows names nothing: leave it out for all rows.")
+    with progress_bar() as progress:
+        found = run(KB(kb), to, settings, wanted, progress)
+    if as_json:
+        print_json([row_values(row) for row in found])
+        return
+    print_rows(console(), found)
+    console().print(f"Written to {to}.", markup=False)
+
+
+SpaceConfig = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
+Target = Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")]
+
+
+@reproduce_app.command("xel")
+def reproduce_xel(
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder with links.")],
+    to: Target,
+    names: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="XL-BEL's names, for a table of files too.")
+    ] = None,
+    queries: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="XL-BEL's mentions, named by language: fi_*.txt."),
+    ] = None,
+    config: SpaceConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Every row of the linking table, on links that are hidden first; goes on after a stop.
+
+    Example: [b]prixlm reproduce xel --kb dbp5l --to table[/b]
+    """
+    if (names is None) != (not queries):
+        raise PrixError("--names goes with --queries.")
+    from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import reproduce_xel as run
+    from prixlm.tasks.entity_linking import read_xlbel
+
+    files: dict[str, Any] = {}
+    for path in queries or []:
+        assert names is not None
+        files[once(files, path.name.split("_")[0].split(".")[0])] = read_xlbel(names, path)
+    with progress_bar() as progress:
+        grids = run(KB(kb), to, _space_settings(config), files, progress)
+    _show_reproduced(grids, to, as_json)
+
+
+@reproduce_app.command("bli")
+def reproduce_bli(
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder.")],
+    to: Target,
+    dictionaries: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder for each pair (en-it), with a *train* and a *test* file.",
+        ),
+    ],
+    config: SpaceConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Every row of the lexicon-induction table; goes on after a stop.
+
+    Example: [b]prixlm reproduce bli --kb dbp5l --to table --dictionaries bli[/b]
+    """
+    from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import reproduce_bli as run
+    from prixlm.tasks.lexicon_induction import read_folder
+
+    with progress_bar() as progress:
+        grids = run(KB(kb), to, read_folder(dictionaries), _space_settings(config), progress)
+    _show_reproduced(grids, to, as_json)
+
+
+@reproduce_app.command("probe")
+def reproduce_probe(
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder.")],
+    to: Target,
+    prompts: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="BMLAMA's TSVs, named by language: en.tsv.")
+    ],
+    config: SpaceConfig = None,
+    as_json: Json = False,
+) -> None:
+    """Every row of the probing table; goes on after a stop.
+
+    Example: [b]prixlm reproduce probe --kb dbp5l --to table --prompts bmlama53[/b]
+    """
+    from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import reproduce_probe as run
+    from prixlm.tasks.probing import read_bmlama
+
+    files = sorted(prompts.glob("*.tsv"))
+    if not files:
+        raise PrixError(f"{prompts} has no .tsv file: expected one for each language, en.tsv.")
+    asked = {path.stem: read_bmlama(path) for path in files}
+    with progress_bar() as progress:
+        grids = run(KB(kb), to, asked, _space_settings(config), progress)
+    _show_reproduced(grids, to, as_json)
+
+
+def _space_settings(config: Path | None) -> Any:
+    from prixlm.configs import read_config
+    from prixlm.reproduce_spaces import SpacesConfig
+
+    return SpacesConfig() if config is None else read_config(config, SpacesConfig())
+
+
+def _show_reproduced(grids: Any, to: Path, as_json: bool) -> None:
+    show_grids(grids, "", None, as_json)
+    if not as_json:
+        console().print(f"Written to {to}.", markup=False)

@@ -1,0 +1,76 @@
+"""What can be asked about a KB, and what must not be: rankers, and where they come from.
+
+evidence = gather_evidence(kb, model="model", graph="graph")
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prixlm.complete import Completer
+from prixlm.errors import PrixError
+from prixlm.graph import GraphRanker, load_graph
+from prixlm.kb.store import KB
+from prixlm.model_ranking import ModelRanker
+from prixlm.ranking import Ranker
+from prixlm.rules import Rules
+from prixlm.training import Progress
+from prixlm.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What can be asked of a KB."""
+
+    rankers: list[Ranker]
+    completer: Completer | None
+    identity: str  # of what was trained: the parts of a run belong to it
+
+    def place(self, kind: type) -> int | None:
+        """Where the first ranker of a kind stands."""
+        return next((i for i, one in enumerate(self.rankers) if isinstance(one, kind)), None)
+
+
+def gather_evidence(
+    kb: KB,
+    model: Path | str | None = None,
+    graph: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Evidence:
+    """Links, rules, and what was trained on this KB; what was trained on another is refused."""
+    rankers: list[Ranker] = []
+    completer, identity = None, []
+    if model is not None:
+        completer = Completer(model, kb, progress)
+        check_model(completer)
+        rankers.append(ModelRanker(completer, search="beam", name="Prix-LM"))
+        identity.append(completer.identity())
+    rankers += [Transfer(kb), Transfer(kb, "lookup"), Rules(kb, "paths"), Rules(kb)]
+    if graph is not None:
+        found = load_graph(graph, kb)
+        rankers.append(GraphRanker(kb, found, name="graph"))
+        identity.append(hashlib.sha256(found.entity.detach().numpy().tobytes()).hexdigest())
+    return Evidence(rankers, completer, " ".join(identity))
+
+
+def check_model(completer: Completer) -> None:
+    """A model that may have learnt the valid facts would be far too sure of itself."""
+    check_trained(completer.kb, completer.model.settings.trained, "model")
+
+
+def check_trained(kb: KB, trained: dict[str, Any], what: str) -> None:
+    """Refuse what was trained on anything but this KB's own train facts and links."""
+    names = ("kb_fingerprint", "links_of_kb")
+    seen = {trained[name] for name in names if name in trained} | {*trained.get("earlier_kbs", ())}
+    if seen == {kb.fingerprint()}:
+        return
+    if (kb.manifest.split or {}).get("from") in seen:
+        raise PrixError(
+            f"the {what} was trained on the KB that {kb.folder} is a split of, and so on the facts "
+            "that its confidence would be fitted on: train one on the split itself."
+        )
+    raise PrixError(
+        f"the {what} was trained on another KB than {kb.folder}, perhaps on the facts that its "
+        f"confidence would be fitted on: train one on {kb.folder} alone."
+    )
