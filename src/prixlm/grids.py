@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -58,8 +59,8 @@ def _percent(value: float, number: int | None = None) -> str:
 def print_grids(console: Console, grids: Sequence[Grid]) -> None:
     for grid in grids:
         console.print(f"[bold]{shown(grid.title)} (%)[/bold]")  # a table's own title is wrapped
-        table = Table()
-        table.add_column("row")
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column("row", min_width=14)
         for name in grid.heads():
             table.add_column(shown(name), justify="right", no_wrap=True)
         for row in grid.rows:

@@ -145,17 +145,22 @@ def judged_grids(judged: Sequence[Judged]) -> list[Grid]:
     grids: dict[str, Grid] = {}
     for one in judged:
         title = f"{one.lang}: proposals against {one.hidden:,} hidden facts"
-        grid = grids.setdefault(one.lang, Grid(title, has_mean=False))
+        grid = grids.setdefault(one.lang, Grid(title, has_mean=False, notes=[_NOTE]))
         row = f"{one.why} ({one.reliability.number:,})"
         grid.rows[row] = {"ECE": one.reliability.ece} | _at_levels(one.levels)
     return list(grids.values())
 
 
+_NOTE = "P.8 and R.8: precision and recall of what has a confidence of 0.8 or more."
+
+
 def _at_levels(levels: Sequence[AtLevel]) -> dict[str, float]:
+    """By short names: a terminal has 80 columns."""
     values = {}
     for part in levels:
-        values[f"precision {part.level}"] = part.precision
-        values[f"recall {part.level}"] = part.recall
+        level = f"{part.level:g}".removeprefix("0")
+        values[f"P{level}"] = part.precision
+        values[f"R{level}"] = part.recall
     return values
 
 
@@ -196,7 +201,8 @@ def trial_grids(trials: Sequence[Trial]) -> list[Grid]:
     grids: dict[tuple[str, str], Grid] = {}
     for one in trials:
         title = f"{one.lang}, {one.subset} facts ({one.hidden:,})"
-        grid = grids.setdefault((one.lang, one.subset), Grid(title, has_mean=False))
+        new = Grid(title, has_mean=False, notes=[_NOTE])
+        grid = grids.setdefault((one.lang, one.subset), new)
         grid.rows[one.way] = {
             "right": one.right,
             "ECE": one.reliability.ece,
