@@ -26,7 +26,8 @@ LAYERS = [
     ["tokens", "report", "card", "configs", "terminal", "metrics", "alignment", "calibration"],
     ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie", "grids"],
     ["model", "supply", "ranking"],
-    ["compact", "training", "stepper", "transfer", "rules", "embed", "tasks.probing"],
+    ["compact", "training", "stepper", "transfer", "rules", "context", "embed"],
+    ["tasks.probing"],
     [
         "pretrain",
         "walk",
