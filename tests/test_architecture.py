@@ -39,7 +39,7 @@ LAYERS = [
         "missing",
         "labels",
     ],
-    ["counterparts"],
+    ["counterparts", "chance"],
     ["estimate", "decode", "baselines", "fusion", "tasks.link_prediction"],
     ["complete", "tasks.entity_linking", "tasks.lexicon_induction"],
     ["queries", "model_ranking", "results"],
@@ -57,7 +57,7 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
     *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie"),
-    *("metrics", "ranking", "transfer", "rules", "heldout", "alignment", "missing"),
+    *("metrics", "ranking", "transfer", "rules", "heldout", "alignment", "missing", "chance"),
 ]
 
 

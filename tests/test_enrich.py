@@ -102,12 +102,15 @@ def test_the_origin_is_who_states_it(split: KB, tmp_path: Path) -> None:
         assert set(row["origin"]) == stated.get(key, set())
 
 
+@pytest.mark.parametrize("with_model", [False, True])
 def test_a_killed_run_ends_with_the_same_bytes(
-    split: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: KB, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_model: bool
 ) -> None:
     monkeypatch.setattr("prixlm.enrich._PART", 64)
-    config = dataclasses.replace(CONFIG, into=("fi",), relations=None)
-    enrich(split, tmp_path / "whole", config)
+    relations = ("capital", "currency") if with_model else None
+    config = dataclasses.replace(CONFIG, into=("fi",), relations=relations)
+    asked = model if with_model else None
+    enrich(split, tmp_path / "whole", config, asked)
     real, calls = Fusion.explain, []
 
     def dying(self: Fusion, *args: object) -> object:
@@ -119,9 +122,9 @@ def test_a_killed_run_ends_with_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(Fusion, "explain", dying)
         with pytest.raises(KeyboardInterrupt):
-            enrich(split, tmp_path / "parts", config)
+            enrich(split, tmp_path / "parts", config, asked)
         assert not (tmp_path / "parts").exists()
-        enrich(split, tmp_path / "parts", config)
+        enrich(split, tmp_path / "parts", config, asked)
     names = ("proposals.parquet", "manifest.json")
     for name in names:
         ours, theirs = ((tmp_path / which / name).read_bytes() for which in ("parts", "whole"))
@@ -134,7 +137,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
             return real(self, *args)  # type: ignore[arg-type]
 
         patch.setattr(Fusion, "explain", counting)
-        enrich(split, tmp_path / "third", config)
+        enrich(split, tmp_path / "third", config, asked)
     assert len(calls) == len(again) + 1, "two parts were there already, and one died"
     assert not (tmp_path / "parts.partial").exists()
 
@@ -190,6 +193,55 @@ def test_what_cannot_be_done_is_said(split: KB, world: KB, tmp_path: Path) -> No
             enrich(split, folder, CONFIG, overwrite=True)
     with pytest.raises(PrixError, match="half of them"):
         read_manifest(tmp_path / "half")
+
+
+def countries(folder: Path, *, linked: bool) -> KB:
+    """English and Finnish state capitals, currencies and, here and there, languages; Swedish has
+    names alone."""
+    rows = ["lang\tsubject\trelation\tobject"]
+    pairs = ["lang_a\tname_a\tlang_b\tname_b"]
+    for n in range(80):
+        for lang in ("en", "fi"):
+            rows.append(f"{lang}\t{lang} land {n}\tcapital\t{lang} town {n}")
+            rows.append(f"{lang}\t{lang} land {n}\tcurrency\t{lang} coin {n % 5}")
+            if n % 4:
+                rows.append(f"{lang}\t{lang} land {n}\tlanguage\t{lang} tongue {n % 3}")
+        pairs += [f"en\ten {what} {n}\tfi\tfi {what} {n}" for what in ("land", "town")]
+        pairs += [f"en\ten {what} {n}\tsv\tsv {what} {n}" for what in ("land", "town")]
+    pairs += [f"en\ten coin {n}\tfi\tfi coin {n}" for n in range(5)]
+    pairs += [f"en\ten tongue {n}\tfi\tfi tongue {n}" for n in range(3)]
+    folder.mkdir()
+    files = [folder / "facts.tsv", folder / "links.tsv"]
+    for path, lines in zip(files, (rows, pairs), strict=True):
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    kb = import_kb(files if linked else files[:1], folder / "kb")
+    return split_kb(kb, folder / "split", SplitConfig(test=0.1, valid=0.2, langs=("en", "fi")))
+
+
+def test_a_language_without_a_triple_gets_what_the_others_state(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kb = countries(tmp_path / "c", linked=True)
+    enrich(kb, tmp_path / "p", EnrichConfig(into=("sv",), fusion=FUSION))
+    assert "no triple in sv: only what others state is asked" in caplog.text
+    found = rows(tmp_path / "p")
+    assert len(found) > 60 and {row["why"] for row in found} == {"elsewhere"}
+    for row in found:
+        assert str(row["object_name"]) == str(row["subject_name"]).replace("land", "town")
+        assert row["relation_name"] == "capital" and row["origin"]
+
+
+def test_a_kb_without_links_is_said_and_guesses_by_its_own_language(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kb = countries(tmp_path / "c", linked=False)
+    config = EnrichConfig(into=("fi",), min_confidence=0.0, fusion=FUSION)
+    enrich(kb, tmp_path / "p", config)
+    assert "no links between its languages" in caplog.text
+    found = rows(tmp_path / "p")
+    assert found and {row["why"] for row in found} == {"usual"}
+    assert not any(row["origin"] for row in found)
+    assert {row["relation_name"] for row in found} == {"language"}, "what 1 of 4 lacks"
 
 
 def test_confidence_is_believable_on_facts_that_nothing_was_fitted_on(

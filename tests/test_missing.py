@@ -104,3 +104,29 @@ def test_only_the_wanted_relations(kb: KB) -> None:
     assert {relation for _, relation in found} == {"language"}
     with pytest.raises(PrixError, match="shares above 0"):
         MissingConfig(usual=0)
+
+
+def test_usual_relations_are_those_of_a_direct_count(world: KB) -> None:
+    """Relations that point to a thing tell what it is, too."""
+    concept = world.concepts()
+    has: dict[int, set[int]] = {}
+    size = world.num_relations
+    query = "SELECT subject, relation, object FROM triples WHERE split = 'train'"
+    for subject, relation, object_ in world.query(query).fetchall():
+        has.setdefault(int(concept[subject]), set()).add(relation)
+        has.setdefault(int(concept[object_]), set()).add(size + relation)
+    number = [sum(one in part for part in has.values()) for one in range(2 * size)]
+    expected = {}
+    for entity in world.entity_range("et"):
+        own = has.get(int(concept[entity]), set())
+        for wanted in set(range(size)) - own:
+            together = [sum({q, wanted} <= part for part in has.values()) for q in own]
+            shares = [n / (number[q] + 5) for n, q in zip(together, own, strict=True)]
+            if max(shares, default=0.0) >= 0.3:
+                expected[entity, wanted] = max(shares)
+    found = {}
+    for part in MissingFacts(world, MissingConfig(usual=0.3)).questions("et"):
+        rows = zip(part.queries.subject, part.queries.relation, part.expected, strict=True)
+        guessed = part.kind == KINDS.index("usual")
+        found |= {(s, r): x for (s, r, x), usual in zip(rows, guessed, strict=True) if usual}
+    assert found == pytest.approx(expected) and len(found) > 20

@@ -16,6 +16,7 @@ import json
 import time
 import warnings
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +57,8 @@ class BaselineConfig:
     negatives: int = 1  # for each triple; softmax takes all entities
     margin: float = 9.0  # of the self-adversarial loss
     inverse: bool = False  # reciprocal relations
+    start: float | None = None  # standard deviation of ComplEx's first vectors; PyKEEN's is 1
+    penalty: float | None = None  # weight of ComplEx's regulariser; PyKEEN's is 0.01
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -173,6 +176,11 @@ def _make_model(config: BaselineConfig, factory: Any) -> Any:
         options["loss"] = NSSALoss(margin=config.margin, adversarial_temperature=1.0)
     elif config.loss == "softmax":
         options["loss"] = CrossEntropyLoss()
+    if config.penalty is not None:
+        options["regularizer_kwargs"] = {"weight": config.penalty, "p": 2.0, "normalize": True}
+    if config.start is not None:
+        first = partial(torch.nn.init.normal_, std=config.start)
+        options |= {"entity_initializer": first, "relation_initializer": first}
     kind = {"TransE": TransE, "ComplEx": ComplEx, "RotatE": RotatE}[config.model]
     return kind(triples_factory=factory, random_seed=config.seed, **options)
 

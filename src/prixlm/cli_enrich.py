@@ -34,6 +34,10 @@ def enrich(
     limit: Annotated[
         int | None, typer.Option(metavar="N", help="The N most confident proposals.")
     ] = None,
+    usual: Annotated[
+        float,
+        typer.Option(help="Also ask for relations that this share of things like the subject has."),
+    ] = 0.5,
     labels: Annotated[
         bool, typer.Option("--labels", help="Also names for things that have none there.")
     ] = False,
@@ -52,6 +56,7 @@ def enrich(
     from prixlm.enrich import EnrichConfig
     from prixlm.enrich import enrich as run
     from prixlm.kb.store import KB
+    from prixlm.missing import MissingConfig
     from prixlm.report import print_proposals
 
     config = EnrichConfig(
@@ -61,6 +66,7 @@ def enrich(
         limit=limit,
         labels=labels,
         pivot=pivot,
+        missing=MissingConfig(usual=usual),
     )
     with progress_bar() as progress:
         manifest = run(

@@ -25,7 +25,7 @@ from prixlm.embed import EntityEncoder, Progress
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability, reliability
-from prixlm.neighbours import NeighbourIndex, build_vectors
+from prixlm.neighbours import NeighbourIndex, build_vectors, choose_kind
 
 Array = np.ndarray[Any, Any]
 SCHEMA = pa.schema(
@@ -92,7 +92,10 @@ class LinkRule:
 
     def _index(self, entities: Array) -> NeighbourIndex:
         rows = np.flatnonzero(np.isin(self.store.owner, entities))
-        return NeighbourIndex.build(np.asarray(self.store.vectors[rows]), self.store.owner[rows])
+        # Threads build an HNSW graph a little differently each time, and inverted lists the same.
+        kind = "exact" if choose_kind(len(rows)) == "exact" else "ivf"
+        vectors = np.asarray(self.store.vectors[rows])
+        return NeighbourIndex.build(vectors, self.store.owner[rows], kind=kind)
 
     def _vectors(self, entities: Array) -> Array:
         """Of the first name of each: its own, not an alias."""

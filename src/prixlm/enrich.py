@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prixlm.calibration import fit_probability
+from prixlm.chance import Chance
 from prixlm.counterparts import SCHEMA as LINKS
 from prixlm.counterparts import LinkConfig, LinkRule
 from prixlm.embed import EntityEncoder
@@ -50,6 +50,8 @@ Array = np.ndarray[Any, Any]
 logger = logging.getLogger(__name__)
 _PART = 512
 """Questions of one part: what a kill can lose."""
+_ENOUGH = 200
+"""Valid facts of the languages themselves that a confidence is fitted on; else those of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +101,9 @@ def enrich(
     with disk_errors(work), locked(work):
         _check_stamp(work, kb, config, evidence)
         fusion = _fit(kb, evidence, config, work)
-        missing.chance = usual_chance(kb, config)
-        parts = list(_parts(missing, fusion, evidence, config, work, progress))
+        chance = Chance.fit(kb, _fitted_on(kb, config), config.missing)
+        run = _Run(missing, fusion, chance, evidence, config)
+        parts = list(_parts(run, work, progress))
         out = work / "out"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
@@ -124,30 +127,6 @@ def _check_old(to: Path) -> None:
                 f"{to} has the marks of a review: name another folder, or export them and remove "
                 "marks.json."
             )
-
-
-def usual_chance(kb: KB, config: EnrichConfig) -> Any:
-    """From the share of things like it that have a relation, to how likely the KB states it.
-
-    Learnt where the answer is known: of what no language's train states, what valid does. None
-    where there is nothing to learn from.
-    """
-    before = MissingFacts(kb, replace(config.missing, known=("train",), relations=None))
-    shares, stated = [], []
-    for lang in _fitted_on(kb, config):
-        valid = kb.query(
-            "SELECT DISTINCT subject, relation FROM triples WHERE lang = $lang AND split = 'valid'",
-            {"lang": lang},
-        ).to_arrow_table()
-        keys = valid["subject"].to_numpy().astype(np.int64) * kb.num_relations
-        keys = keys + valid["relation"].to_numpy()
-        for part in before.questions(lang):
-            usual = part.kind == KINDS.index("usual")
-            subject, relation = part.queries.subject[usual], part.queries.relation[usual]
-            shares.append(part.expected[usual])
-            stated.append(np.isin(subject * kb.num_relations + relation, keys))
-    known = np.concatenate([np.zeros(0), *shares]), np.concatenate([np.zeros(0, bool), *stated])
-    return fit_probability(*known) if len(known[0]) else None
 
 
 def _check(kb: KB, config: EnrichConfig) -> None:
@@ -210,15 +189,20 @@ def _fit(kb: KB, evidence: Evidence, config: EnrichConfig, work: Path) -> Fusion
     return Fusion.load(kb, evidence.rankers, folder)
 
 
-def _parts(
-    missing: MissingFacts,
-    fusion: Fusion,
-    evidence: Evidence,
-    config: EnrichConfig,
-    work: Path,
-    progress: Progress | None,
-) -> Iterator[Path]:
+@dataclass(frozen=True)
+class _Run:
+    """What asks, what answers, and what says how sure that is."""
+
+    missing: MissingFacts
+    fusion: Fusion
+    chance: Chance
+    evidence: Evidence
+    config: EnrichConfig
+
+
+def _parts(run: _Run, work: Path, progress: Progress | None) -> Iterator[Path]:
     """A file for every so many questions, made now or found."""
+    missing, config = run.missing, run.config
     number = 0
     for place, lang in enumerate(config.into):
         own = missing.kb.entity_range(lang)
@@ -231,7 +215,7 @@ def _parts(
                     some = Missing(
                         block.queries.select(rows), block.expected[rows], block.kind[rows]
                     )
-                    table = _propose(missing, fusion, evidence, config, some)
+                    table = _propose(run, some)
                     pq.write_table(table, path.with_suffix(".tmp"))
                     path.with_suffix(".tmp").rename(path)
                 yield path
@@ -240,21 +224,15 @@ def _parts(
                 progress("enrich", place * 1000 + 1000 * last // len(own), 1000 * len(config.into))
 
 
-def _propose(
-    missing: MissingFacts,
-    fusion: Fusion,
-    evidence: Evidence,
-    config: EnrichConfig,
-    asked: Missing,
-) -> pa.Table:
+def _propose(run: _Run, asked: Missing) -> pa.Table:
     """The proposals for some questions."""
-    queries = asked.queries
-    found = fusion.explain(queries, config.answers + 1)
+    queries, config, evidence = asked.queries, run.config, run.evidence
+    found = run.fusion.explain(queries, config.answers + 1)
     owner, ranked = found.ranked.owners(), found.ranked
-    confidence = fusion.confidence(ranked.score) * missing.likelihood(asked)[owner]
+    confidence = run.fusion.confidence(ranked.score) * run.chance.predict(asked)[owner]
     place = np.arange(len(owner)) - ranked.offset[owner]
     # A relation of one object gets one proposal; the next best is said beside each.
-    most = np.where(missing.single[queries.relation], 1, config.answers)[owner]
+    most = np.where(run.missing.single[queries.relation], 1, config.answers)[owner]
     kept = np.flatnonzero((place < most) & (confidence >= config.min_confidence))
     after = np.minimum(kept + 1, len(owner) - 1)
     has_next = (kept + 1 < len(owner)) & (owner[after] == owner[kept])
@@ -368,6 +346,7 @@ def _manifest(
 
 
 def _fitted_on(kb: KB, config: EnrichConfig) -> list[str]:
-    """The languages whose valid facts the confidence follows."""
-    own = [lang for lang in config.into if kb.num_triples(lang, "valid")]
-    return own or [lang for lang in kb.languages if kb.num_triples(lang, "valid")]
+    """The languages whose valid facts the confidence follows: its own, or all where few are."""
+    held = {lang: kb.num_triples(lang, "valid") for lang in kb.languages}
+    own = [lang for lang in config.into if held[lang]]
+    return own if sum(held[lang] for lang in own) >= _ENOUGH else [x for x in held if held[x]]

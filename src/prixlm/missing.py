@@ -7,13 +7,14 @@ A question is a subject and a relation. Two kinds are worth it:
 
 - `elsewhere`: another language states an object of the relation for the same thing, and the
   language has a name for that object, but does not state the fact;
-- `usual`: things like the subject have the relation: of things with one of its relations, a large
-  share has this one too, in all languages together.
+- `usual`: things like the subject have the relation: of things with one of its relations, or to
+  which one of its relations points, a large share has this one too, in all languages together.
 
 A relation that nearly always has one object (learnt from the train triples) is never asked for a
 second. Only train triples are evidence; what is known, in whatever split, is no answer.
 
-Dimension letters: S subjects, R relations, Q questions.
+Dimension letters: S subjects, R relations, C concepts, Q questions. Relation R + r is r turned
+around: what has it is an object of r.
 """
 
 from collections.abc import Iterator, Sequence
@@ -91,27 +92,33 @@ class MissingFacts:
         num_concepts = int(self.concept.max(initial=-1)) + 1
         self.starts = np.searchsorted(merged.source[rows], np.arange(num_concepts + 1))
         self.single = relations_of_one_object(kb, self.config.one_object)
-        self.share = self._shares(num_concepts)
-        self.chance: Any = None  # from a share to a probability, where that was learnt
+        self.stated = _stated(kb, self.config.known)
+        self.has = self._relations(num_concepts)
+        self.share = self._shares()
         self.wanted = np.ones(kb.num_relations, bool)
         if self.config.relations is not None:
             self.wanted[:] = False
             self.wanted[list(self.config.relations)] = True
 
-    def _shares(self, num_concepts: int) -> csr_array:
-        """Of things that have relation q, the share that has r: (R, R), sparse.
+    def _relations(self, num_concepts: int) -> csr_array:
+        """Which things have a relation, or are its object: (C, 2R), sparse."""
+        size = 2 * self.kb.num_relations
+        pairs = np.unique(self.merged.source.astype(np.int64) * size + self.merged.relation)
+        ones = np.ones(len(pairs), np.float32)
+        return csr_array((ones, np.divmod(pairs, size)), shape=(num_concepts, size))
+
+    def _shares(self) -> csr_array:
+        """Of things that have relation q, the share that has r: (2R, R), sparse.
 
         Only other relations, and shares that are large enough to ask.
         """
         size = self.kb.num_relations
-        pairs = np.unique(self.merged.source[self.rows] * size + self.merged.relation[self.rows])
-        has = csr_array((np.ones(len(pairs)), np.divmod(pairs, size)), shape=(num_concepts, size))
-        together = (has.T @ has).tocoo()
-        number = np.bincount(pairs % size, minlength=size) + self.config.shrink
+        together = (self.has.T @ self.has[:, :size]).tocoo()
+        number = np.bincount(self.has.indices, minlength=2 * size) + self.config.shrink
         share = together.data / number[together.row]
         kept = (share >= self.config.usual) & (together.row != together.col)
         places = (together.row[kept], together.col[kept])
-        return csr_array((share[kept], places), shape=(size, size))
+        return csr_array((share[kept], places), shape=(2 * size, size))
 
     def questions(self, lang: str) -> Iterator[Missing]:
         """All questions of a language, some subjects at a time."""
@@ -119,8 +126,8 @@ class MissingFacts:
         place = self.kb.languages.index(lang)
         named = np.zeros(len(self.starts) - 1, bool)
         named[self.concept[own.start : own.stop]] = True
-        count = np.diff(self.starts)[self.concept[own.start : own.stop]]
-        ends = np.cumsum(count)
+        count = np.diff(self.starts) + np.diff(self.has.indptr)
+        ends = np.cumsum(count[self.concept[own.start : own.stop]])
         start = 0
         while start < len(own):
             before = ends[start - 1] if start else 0
@@ -145,7 +152,7 @@ class MissingFacts:
         old = np.stack([known[0], known[1], self.concept[known[2]]])
         keys = keys[:, ~_is_in(keys, old)]
         first = np.unique(keys[0] * size + keys[1])
-        likely, share = self._likely(subject, owner, relation)
+        likely, share = self._likely(subject)
         kept = ~np.isin(likely, first)
         usual, share = likely[kept], share[kept]
         asked = np.concatenate([first, usual])
@@ -163,29 +170,20 @@ class MissingFacts:
         queries = Queries(lang, asked // size, asked % size, offset, known[2][hidden])
         return Missing(queries, expected, kind)
 
-    def likelihood(self, asked: Missing) -> Array:
-        """How likely each question has an answer: (Q,). What another language states, has one.
-
-        A share among things like the subject is not that: of those without the relation, many have
-        none. Without a learnt chance such questions are not believed at all.
-        """
-        guessed = asked.kind == KINDS.index("usual")
-        found = np.ones(len(asked.kind))
-        if guessed.any():
-            shares = asked.expected[guessed]
-            found[guessed] = 0.0 if self.chance is None else self.chance.predict(shares)
-        return found
-
-    def _likely(self, subject: Array, owner: Array, relation: Array) -> tuple[Array, Array]:
+    def _likely(self, subject: Array) -> tuple[Array, Array]:
         """Relations that subjects may have, by those that they have: keys, and how likely.
 
-        Those that a subject has already, in whatever language, are no guess.
+        Those that a subject is known to have, in whatever language, are no guess.
         """
-        size = self.kb.num_relations
+        size, concept = self.kb.num_relations, self.concept[subject]
+        place, owner = ragged_ranges(self.has.indptr[concept], self.has.indptr[concept + 1])
+        relation = self.has.indices[place].astype(np.int64)
         place, row = ragged_ranges(self.share.indptr[relation], self.share.indptr[relation + 1])
         key = subject[owner[row]] * size + self.share.indices[place]
         share = self.share.data[place]
-        kept = ~np.isin(key, subject[owner] * size + relation)
+        found = concept[owner[row]] * size + self.share.indices[place]
+        at = np.minimum(np.searchsorted(self.stated, found), len(self.stated) - 1)
+        kept = self.stated[at] != found
         key, share = key[kept], share[kept]
         order = np.lexsort((-share, key))
         best = order[group_starts(key[order])]
@@ -198,6 +196,16 @@ class MissingFacts:
         here = np.zeros(len(rows), bool)
         here[owner[self.merged.lang[stated] == place]] = True
         return np.asarray(number > here)
+
+
+def _stated(kb: KB, splits: Sequence[str]) -> Array:
+    """The things and relations that any language states something of: concept * R + relation."""
+    rows = kb.join_table(
+        pa.table({"split": pa.array(list(splits), pa.string())}),
+        f"SELECT DISTINCT s.concept::BIGINT * {kb.num_relations} + t.relation AS key "
+        "FROM triples t JOIN asked USING (split) JOIN entities s ON s.id = t.subject ORDER BY key",
+    )
+    return np.append(rows["key"].to_numpy(), np.iinfo(np.int64).max)
 
 
 def _known(kb: KB, subject: Array, splits: Sequence[str]) -> Array:

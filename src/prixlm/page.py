@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from prixlm.grids import Grid, grid_values, grids_markdown, plain
-from prixlm.kb.disk import write_atomically
+from prixlm.kb.disk import quote_path, write_atomically
 from prixlm.kb.store import KB
 from prixlm.proposals import read_manifest
 from prixlm.report import language_name
@@ -115,10 +113,9 @@ def _coverage(report: Report, manifest: dict[str, Any]) -> dict[str, Any] | None
         }
     )
     possible = _possible(kb, langs)
-    added: Counter[tuple[str, int]] = Counter()
-    with pq.ParquetFile(Path(report.proposals) / "proposals.parquet") as file:
-        for batch in file.iter_batches(1 << 14, columns=["lang", "relation"]):
-            added.update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    source = quote_path(Path(report.proposals) / "proposals.parquet")
+    query = f"SELECT lang, relation, count(*) FROM read_parquet({source}) GROUP BY ALL"
+    added = Counter({(lang, part): number for lang, part, number in kb.query(query).fetchall()})
     total: Counter[int] = Counter()
     for (_, relation), number in possible.items():
         total[relation] += number
@@ -160,29 +157,29 @@ def _tuple(values: Sequence[str]) -> str:
 
 def _examples(report: Report) -> tuple[list[dict[str, str]], bool]:
     """Proposals of every language, spread over the relations; and whether they can be judged."""
-    kb, found = report.kb, []
-    hidden = set(
-        kb.query(
-            "SELECT subject, relation, object FROM triples "
-            f"WHERE split NOT IN {_tuple(report.known)}"
-        ).fetchall()
-    )
-    seen: Counter[str] = Counter()
-    told: Counter[tuple[str, int]] = Counter()
-    with pq.ParquetFile(Path(report.proposals) / "proposals.parquet") as file:
-        for batch in file.iter_batches(1 << 14):
-            for row in batch.to_pylist():
-                key = (row["lang"], row["relation"])
-                if seen[row["lang"]] >= _EXAMPLES or told[key] >= 2:
-                    continue
-                seen[row["lang"]] += 1
-                told[key] += 1
-                found.append(_example(row, hidden))
-    return found, bool(hidden)
+    kb, splits = report.kb, _tuple(report.known)
+    source = quote_path(Path(report.proposals) / "proposals.parquet")
+    rows = kb.query(
+        f"""
+        WITH few AS (
+            SELECT * FROM read_parquet({source})
+            QUALIFY row_number() OVER (PARTITION BY lang, relation ORDER BY id) <= 2
+        ), chosen AS (
+            SELECT * FROM few
+            QUALIFY row_number() OVER (PARTITION BY lang ORDER BY id) <= {_EXAMPLES}
+        )
+        SELECT *, EXISTS (
+            SELECT 1 FROM triples t WHERE t.subject = c.subject AND t.relation = c.relation
+                AND t.object = c.object AND t.split NOT IN {splits}
+        ) AS is_right
+        FROM chosen c ORDER BY id
+        """
+    ).to_arrow_table()
+    query = f"SELECT 1 FROM triples WHERE split NOT IN {splits} LIMIT 1"
+    return [_example(row) for row in rows.to_pylist()], bool(kb.query(query).fetchall())
 
 
-def _example(row: dict[str, Any], hidden: set[Any]) -> dict[str, str]:
-    is_hidden = (row["subject"], row["relation"], row["object"]) in hidden
+def _example(row: dict[str, Any]) -> dict[str, str]:
     next_best = ""
     if row["runner_up"]:
         next_best = f"{row['runner_up']} ({row['runner_up_confidence']:.2f})"
@@ -194,7 +191,7 @@ def _example(row: dict[str, Any], hidden: set[Any]) -> dict[str, str]:
         "confidence": f"{row['confidence']:.2f}",
         "origin": _languages(row["origin"]),
         "runner_up": next_best,
-        "judged": "yes" if is_hidden else "no",
+        "judged": "yes" if row["is_right"] else "no",
     }
 
 

@@ -10,7 +10,7 @@ prior, follows it.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,8 @@ def read_review(folder: Path | str, path: Path | str) -> Reviewed:
     """Take over the marks of a file; one line that is wrong, and nothing is taken."""
     folder, path = Path(folder), Path(path)
     read_manifest(folder)
-    known = {row["id"]: _told(row) for row in _rows(folder)}
+    # Of millions of proposals only a number each is kept: two of the same names have the same.
+    known = np.fromiter((_digest(_told(row)) for row in _rows(folder)), np.int64)
     found: dict[int, str] = {}
     for line, row in _read(path):
         mark = (row.get("mark") or "").strip().casefold()
@@ -97,28 +98,34 @@ def read_review(folder: Path | str, path: Path | str) -> Reviewed:
             raise PrixError(
                 f"{path} line {line}: mark {mark!r}, expected accept, reject, open or nothing."
             )
-        if not number.isdecimal() or int(number) not in known:
+        if not number.isdecimal() or int(number) >= len(known):
             raise PrixError(f"{path} line {line}: no proposal {number!r} in {folder}.")
-        own = known[int(number)]
         theirs = [row.get(part) or "" for part in ("lang", "subject", "relation", "object")]
-        if [*map(_bare, theirs)] != [*map(_bare, own)]:
+        if _digest(theirs) != known[int(number)]:
+            own = next(_told(row) for row in _rows(folder) if row["id"] == int(number))
             raise PrixError(
                 f"{path} line {line}: proposal {number} is {' · '.join(own)} here. The file is of "
                 "other proposals, or its lines moved."
             )
-        if int(number) in found and found[int(number)] != mark:
+        if mark and found.get(int(number), mark) != mark:
             raise PrixError(f"{path} line {line}: proposal {number} is marked twice.")
-        found[int(number)] = mark
+        if mark:
+            found[int(number)] = mark
     marks = read_marks(folder)
     for key, mark in found.items():
         if mark == "open":
             marks.pop(key, None)
-        elif mark:
+        else:
             marks[key] = mark == "accept"
     text = json.dumps({str(key): marks[key] for key in sorted(marks)}, indent=0)
     write_atomically(folder / _MARKS, text + "\n")
     values = list(marks.values())
     return Reviewed(values.count(True), values.count(False), len(known) - len(values))
+
+
+def _digest(names: Sequence[str]) -> int:
+    """A number for the names of a proposal, as spreadsheets leave them."""
+    return hash(tuple(map(_bare, names)))
 
 
 def _bare(text: str) -> str:
@@ -129,17 +136,22 @@ def _bare(text: str) -> str:
 def _read(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """The lines of a review, as we wrote it or as a spreadsheet did, which may quote a cell."""
     try:
-        lines = path.read_text("utf-8-sig").split("\n")
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            names = _cells(file.readline())
+            for name in ("mark", "id"):
+                if name not in names:
+                    raise PrixError(
+                        f"{path} has no column {name!r}: expected what `prixlm review` wrote."
+                    )
+            for number, line in enumerate(file, start=2):
+                if line.strip():
+                    yield number, dict(zip(names, _cells(line), strict=False))
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"{path} cannot be read as text: {error}.") from None
-    names = [_unquote(cell) for cell in lines[0].rstrip("\r").split("\t")]
-    for name in ("mark", "id"):
-        if name not in names:
-            raise PrixError(f"{path} has no column {name!r}: expected what `prixlm review` wrote.")
-    for number, line in enumerate(lines[1:], start=2):
-        if line.strip():
-            cells = [_unquote(cell) for cell in line.rstrip("\r").split("\t")]
-            yield number, dict(zip(names, cells, strict=False))
+
+
+def _cells(line: str) -> list[str]:
+    return [_unquote(cell) for cell in line.rstrip("\r\n").split("\t")]
 
 
 def _unquote(cell: str) -> str:
