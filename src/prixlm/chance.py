@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from prixlm.calibration import fit_probability
 from prixlm.kb.store import KB
 from prixlm.missing import KINDS, Missing, MissingConfig, MissingFacts
 
@@ -32,17 +31,13 @@ class Chance:
     """From a question that is guessed to the probability that the KB would state an answer."""
 
     rate: Array  # (R,) of the questions of a relation, the share that has an answer
-    weights: Any  # scikit-learn's logistic regression, or None where only the rate is known
-    probability: Any  # from its score to a probability; None where nothing could be learnt
+    weights: Any  # scikit-learn's logistic regression, or None where the rate is all that is known
 
     @classmethod
     def fit(cls, kb: KB, langs: Sequence[str], config: MissingConfig | None = None) -> "Chance":
-        """Learnt from the valid facts of some languages."""
+        """Learnt from the valid facts of some languages; without any, nothing is likely."""
         config = replace(config or MissingConfig(), known=("train",), relations=None)
-        subject, relation, share, stated = _cases(MissingFacts(kb, config), langs)
-        if not len(stated):  # then no guess is believed
-            return cls(np.zeros(kb.num_relations), None, None)
-        return cls._learn(subject, relation, share, stated, kb.num_relations)
+        return cls._learn(*_cases(MissingFacts(kb, config), langs), kb.num_relations)
 
     @classmethod
     def _learn(
@@ -52,7 +47,7 @@ class Chance:
 
         rate = _rates(relation, stated, size)
         if not stated.any() or stated.all():
-            return cls(rate, None, fit_probability(rate[relation], stated))
+            return cls(rate, None)
         # A rate that counts the question itself would be too good: it is of the other half.
         half = (subject * 2654435761 >> 16) % 2 == 0
         others = np.where(
@@ -60,21 +55,17 @@ class Chance:
             _rates(relation[~half], stated[~half], size)[relation],
             _rates(relation[half], stated[half], size)[relation],
         )
-        weights = LogisticRegression().fit(_features(share, others), stated)
-        score = weights.decision_function(_features(share, others))
-        return cls(rate, weights, fit_probability(score, stated))
+        return cls(rate, LogisticRegression().fit(_features(share, others), stated))
 
     def predict(self, asked: Missing) -> Array:
         """(Q,); what another language states has an answer."""
         found = np.ones(len(asked.kind))
         guessed = asked.kind == KINDS.index("usual")
-        if self.probability is None:
-            found[guessed] = 0.0
-        elif guessed.any():
-            rate = self.rate[asked.queries.relation[guessed]]
-            if self.weights is not None:
-                rate = self.weights.decision_function(_features(asked.expected[guessed], rate))
-            found[guessed] = self.probability.predict(rate)
+        rate = self.rate[asked.queries.relation[guessed]]
+        if self.weights is not None and guessed.any():
+            features = _features(asked.expected[guessed], rate)
+            rate = self.weights.predict_proba(features)[:, 1]
+        found[guessed] = rate
         return found
 
 
