@@ -210,6 +210,32 @@ def test_labels_and_links_are_exported_too(tmp_path: Path) -> None:
     assert same[0].object.value == "http://www.wikidata.org/entity/Q7"
 
 
+def test_names_and_links_are_reviewed_too(tmp_path: Path) -> None:
+    folder = make(tmp_path / "p", [proposal(0)])
+    names = [
+        {"lang": "et", "concept": n, "key": f"Q{n}", "name": f"n {n}", "confidence": 0.6}
+        | {"origin": ["fi"]}
+        for n in range(3)
+    ]
+    pq.write_table(pa.Table.from_pylist(names, LABELS), folder / "labels.parquet")
+    link = {"lang": "et", "entity": 1, "key": "a", "name": "a", "other_lang": "en", "other": 2}
+    link |= {"other_key": "b", "other_name": "b", "confidence": 0.8, "similarity": 0.9}
+    pq.write_table(pa.Table.from_pylist([link], LINKS), folder / "links.parquet")
+    assert write_review(folder, tmp_path / "r.tsv") == 5
+    mark(tmp_path / "r.tsv", {2: "reject", 3: "accept", 4: "accept"})
+    found = read_review(folder, tmp_path / "r.tsv")
+    assert (found.accepted, found.rejected, found.open) == (2, 1, 2)
+    assert read_marks(folder, "labels") == {1: False, 2: True}
+    assert read_marks(folder, "links") == {0: True} and read_marks(folder) == {}
+    counts = export_proposals(folder, tmp_path / "a.nt", ExportConfig(format="nt"))
+    assert (counts["written"], counts["labels"], counts["links"]) == (1, 2, 1)
+    counts = export_proposals(folder, tmp_path / "b.nt", ExportConfig(format="nt", accepted=True))
+    assert (counts["written"], counts["labels"], counts["links"]) == (0, 1, 1)
+    (tmp_path / "s.tsv").write_text("mark\tid\naccept\tname 7\n", "utf-8")
+    with pytest.raises(PrixError, match="no proposal 'name 7'"):
+        read_review(folder, tmp_path / "s.tsv")
+
+
 def test_keys_become_iris() -> None:
     base = "urn:prixlm:"
     assert to_iri("Q42", base).value == "http://www.wikidata.org/entity/Q42"
@@ -227,8 +253,8 @@ def mark(path: Path, marks: dict[int, str], *, quoted: bool = False) -> None:
     """What a person does in a spreadsheet, which may quote cells when it saves them."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t"))
-    for row in rows[1:]:
-        row[0] = marks.get(int(row[1]), row[0])
+    for place, row in enumerate(rows[1:]):
+        row[0] = marks.get(place, row[0])
     with path.open("w", encoding="utf-8", newline="") as file:
         if quoted:
             csv.writer(file, delimiter="\t", quoting=csv.QUOTE_ALL).writerows(rows)

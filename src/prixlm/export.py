@@ -18,6 +18,7 @@ and are untrusted text: every format escapes them in its own way.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def export_proposals(folder: Path | str, out: Path | str, config: ExportConfig) 
     if out.exists():
         raise PrixError(f"{out} is already there: move it, or name another file.")
     counts = {"written": 0, "below the confidence": 0, "not accepted": 0}
-    tables = _chosen(folder, config, counts)
+    tables = _chosen(folder, "proposals", config, counts)
     with disk_errors(out):
         if config.format in ("tsv", "parquet"):
             _write_tables(tables, out, config)
@@ -117,29 +118,33 @@ def _licence(manifest: dict[str, Any]) -> str:
     )
 
 
-def _chosen(folder: Path, config: ExportConfig, counts: dict[str, int]) -> Iterator[pa.Table]:
-    """The proposals that are wanted, some at a time."""
-    marks = read_marks(folder)
-    corrected = corrected_confidence(folder, marks)
-    accepted, rejected = (
-        np.array([key for key, mark in marks.items() if mark is kind], np.int64)
-        for kind in (True, False)
-    )
-    column = SCHEMA.get_field_index("confidence")
-    with pq.ParquetFile(folder / "proposals.parquet") as file:
+def _chosen(
+    folder: Path, name: str, config: ExportConfig, counts: dict[str, int]
+) -> Iterator[pa.Table]:
+    """The rows of a table that are wanted, some at a time."""
+    marks = read_marks(folder, name)
+    corrected = corrected_confidence(folder, name)
+    accepted, rejected = np.zeros(len(corrected), bool), np.zeros(len(corrected), bool)
+    for place, mark in marks.items():
+        (accepted if mark else rejected)[place] = True
+    start = 0
+    with pq.ParquetFile(folder / f"{name}.parquet") as file:
         for batch in file.iter_batches(_ROWS):
-            table = pa.Table.from_batches([batch], SCHEMA)
-            sure = pa.array(corrected[table["id"].to_numpy()], pa.float64())
-            table = table.set_column(column, SCHEMA.field(column), sure)
+            rows = slice(start, start + batch.num_rows)
+            start = rows.stop
+            table = pa.Table.from_batches([batch])
+            column = table.schema.get_field_index("confidence")
+            sure = pa.array(corrected[rows], pa.float64())
+            table = table.set_column(column, table.schema.field(column), sure)
+            asked = np.ones(len(sure), bool)
             if config.lang is not None:
-                table = table.filter(pc.equal(table["lang"], config.lang))
-            ids, sure = table["id"].to_numpy(), table["confidence"].to_numpy()
+                asked = pc.equal(table["lang"], config.lang).to_numpy()
             # What a reviewer accepted is not too unsure.
-            enough = (sure >= config.min_confidence) | np.isin(ids, accepted)
-            wanted = np.isin(ids, accepted) if config.accepted else ~np.isin(ids, rejected)
-            counts["below the confidence"] += int((~enough & wanted).sum())
-            counts["not accepted"] += int((~wanted).sum())
-            table = table.filter(pa.array(enough & wanted))
+            enough = (corrected[rows] >= config.min_confidence) | accepted[rows]
+            wanted = accepted[rows] if config.accepted else ~rejected[rows]
+            counts["below the confidence"] += int((asked & wanted & ~enough).sum())
+            counts["not accepted"] += int((asked & ~wanted).sum())
+            table = table.filter(pa.array(asked & enough & wanted))
             counts["written"] += table.num_rows
             yield table
 
@@ -182,14 +187,10 @@ def to_iri(key: str, base: str, kind: str = "entity") -> ox.NamedNode:
 
 
 def _further(folder: Path, name: str, config: ExportConfig) -> Iterator[dict[str, Any]]:
-    """The labels or links that were proposed with enough confidence; nobody reviews them."""
-    path = folder / f"{name}.parquet"
-    if path.is_file() and not config.accepted:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_ROWS):
-                rows = batch.to_pylist()
-                sure = (row for row in rows if row["confidence"] >= config.min_confidence)
-                yield from (row for row in sure if config.lang in (None, row["lang"]))
+    """The labels or links that are wanted."""
+    if (folder / f"{name}.parquet").is_file():
+        for table in _chosen(folder, name, config, Counter()):
+            yield from table.to_pylist()
 
 
 def _write_rdf(

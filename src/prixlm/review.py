@@ -3,12 +3,13 @@
     write_review("proposals", "review.tsv")         # a column `mark` to fill in
     read_review("proposals", "review.tsv")          # accept, reject, or open to take a mark back
 
-Marks lie in the folder of the proposals (`marks.json`) and add up. Exports leave out what was
-rejected, or take only what was accepted. All marks refit the confidence: of the marked proposals at
-some confidence, a share was accepted, and isotonic regression, with the fitted confidence as its
-prior, follows it.
+Names and links that were proposed are lines too, with ids such as `name 3`. Marks lie in the folder
+of the proposals (`marks.json`) and add up. Exports leave out what was rejected, or take only what
+was accepted. All marks refit the confidence: of the marked proposals at some confidence, a share
+was accepted, and isotonic regression, with the fitted confidence as its prior, follows it.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,44 +29,51 @@ _COLUMNS = [
     "mark", "id", "lang", "subject", "relation", "object", "confidence", "why", "stated in",
     "runner-up",
 ]  # fmt: skip
+TABLES = {"proposals": "", "labels": "name ", "links": "link "}
+"""What can be marked, and what the ids of a review begin with."""
 _MARKS = "marks.json"
 _PRIOR = 20.0
 """So many marks weigh as much as the confidence that was fitted before."""
 
 
 def write_review(folder: Path | str, out: Path | str, most: int | None = None) -> int:
-    """A TSV of the proposals, the most confident first; how many."""
+    """A TSV of the proposals, `most` of each kind at most; how many lines."""
     folder, out = Path(folder), Path(out)
     read_manifest(folder)
     if out.exists():
         raise PrixError(f"{out} is already there: move it, or name another file.")
-    marks = read_marks(folder)
     words = {True: "accept", False: "reject", None: ""}
     number = 0
     temporary = out.with_name(out.name + ".tmp")
     with disk_errors(out), temporary.open("w", encoding="utf-8", newline="") as file:
         file.write("\t".join(_COLUMNS) + "\n")
-        for row in _rows(folder):
-            if most is not None and number >= most:
-                break
-            texts = [row[f"{part}_name"] for part in ("subject", "relation", "object")]
-            cells = [words[marks.get(row["id"])], row["id"], row["lang"], *texts]
-            cells += [f"{row['confidence']:.3f}", row["why"], " ".join(row["origin"])]
-            file.write("\t".join(_cell(cell) for cell in [*cells, row["runner_up"] or ""]) + "\n")
-            number += 1
+        for table, prefix in TABLES.items():
+            marks = read_marks(folder, table)
+            for place, row in enumerate(itertools.islice(_rows(folder, table), most)):
+                cells = [words[marks.get(place)], f"{prefix}{place}", *_told(row, table)]
+                cells += [f"{row['confidence']:.3f}", row.get("why", "")]
+                cells += [" ".join(row.get("origin", ())), row.get("runner_up") or ""]
+                file.write("\t".join(_cell(cell) for cell in cells) + "\n")
+                number += 1
     temporary.replace(out)
     return number
 
 
-def _told(row: dict[str, Any]) -> tuple[str, ...]:
-    """Language and names of a proposal."""
+def _told(row: dict[str, Any], table: str) -> tuple[str, ...]:
+    """Language, subject, relation and object of a proposal, as a person reads them."""
+    if table == "labels":
+        return row["lang"], row["key"], "name", row["name"]
+    if table == "links":
+        return row["lang"], row["name"], f"same as ({row['other_lang']})", row["other_name"]
     return (row["lang"], *(row[f"{part}_name"] for part in ("subject", "relation", "object")))
 
 
-def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    with pq.ParquetFile(folder / "proposals.parquet") as file:
-        for batch in file.iter_batches(1 << 14):
-            yield from batch.to_pylist()
+def _rows(folder: Path, table: str) -> Iterator[dict[str, Any]]:
+    path = folder / f"{table}.parquet"
+    if path.is_file():
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(1 << 14):
+                yield from batch.to_pylist()
 
 
 def _cell(value: Any) -> str:
@@ -89,8 +97,11 @@ def read_review(folder: Path | str, path: Path | str) -> Reviewed:
     folder, path = Path(folder), Path(path)
     read_manifest(folder)
     # Of millions of proposals only a number each is kept: two of the same names have the same.
-    known = np.fromiter((_digest(_told(row)) for row in _rows(folder)), np.int64)
-    found: dict[int, str] = {}
+    known = {
+        table: np.fromiter((_digest(_told(row, table)) for row in _rows(folder, table)), np.int64)
+        for table in TABLES
+    }
+    found: dict[tuple[str, int], str] = {}
     for line, row in _read(path):
         mark = (row.get("mark") or "").strip().casefold()
         number = (row.get("id") or "").strip()
@@ -98,29 +109,47 @@ def read_review(folder: Path | str, path: Path | str) -> Reviewed:
             raise PrixError(
                 f"{path} line {line}: mark {mark!r}, expected accept, reject, open or nothing."
             )
-        if not number.isdecimal() or int(number) >= len(known):
+        table, place = _parse_id(number)
+        if not 0 <= place < len(known[table]):
             raise PrixError(f"{path} line {line}: no proposal {number!r} in {folder}.")
         theirs = [row.get(part) or "" for part in ("lang", "subject", "relation", "object")]
-        if _digest(theirs) != known[int(number)]:
-            own = next(_told(row) for row in _rows(folder) if row["id"] == int(number))
+        if _digest(theirs) != known[table][place]:
+            own = next(itertools.islice(_rows(folder, table), place, None))
             raise PrixError(
-                f"{path} line {line}: proposal {number} is {' · '.join(own)} here. The file is of "
-                "other proposals, or its lines moved."
+                f"{path} line {line}: proposal {number} is {' · '.join(_told(own, table))} here. "
+                "The file is of other proposals, or its lines moved."
             )
-        if mark and found.get(int(number), mark) != mark:
+        if mark and found.get((table, place), mark) != mark:
             raise PrixError(f"{path} line {line}: proposal {number} is marked twice.")
         if mark:
-            found[int(number)] = mark
-    marks = read_marks(folder)
-    for key, mark in found.items():
+            found[table, place] = mark
+    values = _save_marks(folder, found)
+    total = sum(map(len, known.values()))
+    return Reviewed(values.count(True), values.count(False), total - len(values))
+
+
+def _parse_id(text: str) -> tuple[str, int]:
+    """The table of a proposal, and its place there; -1 for what is none."""
+    for table, prefix in reversed(TABLES.items()):
+        rest = text.removeprefix(prefix)
+        if text.startswith(prefix) and rest.isascii() and rest.isdecimal():
+            return table, int(rest)
+    return "proposals", -1
+
+
+def _save_marks(folder: Path, found: dict[tuple[str, int], str]) -> list[bool]:
+    """Add marks to those that are there; all of them now."""
+    marks = {table: read_marks(folder, table) for table in TABLES}
+    for (table, place), mark in found.items():
         if mark == "open":
-            marks.pop(key, None)
+            marks[table].pop(place, None)
         else:
-            marks[key] = mark == "accept"
-    text = json.dumps({str(key): marks[key] for key in sorted(marks)}, indent=0)
-    write_atomically(folder / _MARKS, text + "\n")
-    values = list(marks.values())
-    return Reviewed(values.count(True), values.count(False), len(known) - len(values))
+            marks[table][place] = mark == "accept"
+    plain = {
+        table: {str(place): part[place] for place in sorted(part)} for table, part in marks.items()
+    }
+    write_atomically(folder / _MARKS, json.dumps(plain, indent=0) + "\n")
+    return [mark for part in marks.values() for mark in part.values()]
 
 
 def _digest(names: Sequence[str]) -> int:
@@ -160,27 +189,29 @@ def _unquote(cell: str) -> str:
     return cell
 
 
-def read_marks(folder: Path | str) -> dict[int, bool]:
-    """The marks of some proposals by their ids."""
+def read_marks(folder: Path | str, table: str = "proposals") -> dict[int, bool]:
+    """The marks of one table by the places of its rows."""
     path = Path(folder) / _MARKS
     if not path.exists():
         return {}
     try:
-        return {int(key): bool(value) for key, value in json.loads(path.read_text("utf-8")).items()}
-    except (OSError, ValueError) as error:
+        values = json.loads(path.read_text("utf-8"))
+        return {int(place): bool(mark) for place, mark in values.get(table, {}).items()}
+    except (OSError, ValueError, AttributeError) as error:
         raise PrixError(
             f"{path} cannot be read ({error}): remove it, and read the review again."
         ) from None
 
 
-def corrected_confidence(folder: Path | str, marks: dict[int, bool]) -> Array:
-    """The confidence of every proposal by its id, as the marks correct it."""
-    path = Path(folder) / "proposals.parquet"
-    return refit(pq.read_table(path, columns=["confidence"])["confidence"].to_numpy(), marks)
+def corrected_confidence(folder: Path | str, table: str = "proposals") -> Array:
+    """The confidence of every row of a table, as the marks correct it."""
+    path = Path(folder) / f"{table}.parquet"
+    confidence = pq.read_table(path, columns=["confidence"])["confidence"].to_numpy()
+    return refit(confidence, read_marks(folder, table))
 
 
 def refit(confidence: Array, marks: dict[int, bool]) -> Array:
-    """Confidences as the marks correct them: (N,), for proposals 0 to N - 1.
+    """Confidences as the marks correct them: (N,), for rows 0 to N - 1.
 
     Isotonic regression on the marked ones, and on the confidences themselves as `_PRIOR` marks
     that agree with them, spread evenly.
