@@ -175,11 +175,11 @@ def test_too_little_to_fit_on_is_an_error(tmp_path: Path) -> None:
     kb = import_kb([tmp_path / "f.tsv"], tmp_path / "kb2")
     with pytest.raises(PrixError, match="too few to fit a fusion on"):
         Fusion.fit(kb, [Transfer(kb)])
-    with pytest.raises(PrixError, match="held_out is between 0 and 1"):
-        FusionConfig(held_out=1.0)
+    with pytest.raises(PrixError, match="parts are 2 or more"):
+        FusionConfig(parts=1)
 
 
-def test_the_record_of_a_relation_leaves_out_the_fact_itself() -> None:
+def test_the_record_of_a_relation_is_drawn_to_that_of_all() -> None:
     relation = np.array([0, 0, 0, 1])
     right = np.array([[1, 0], [1, 0], [0, 0], [1, 1]])
     record = Record.count(relation, right, 3)
@@ -188,6 +188,16 @@ def test_the_record_of_a_relation_leaves_out_the_fact_itself() -> None:
     shares = record.shares(np.array([0, 1, 2]), 2.0)
     assert shares[0] == pytest.approx((np.array([2, 0]) + 2 * overall) / 5)
     assert shares[2] == pytest.approx(overall)  # no fact: that of all
-    alone = record.shares(relation, 2.0, without=right)
-    assert alone[0] == pytest.approx((np.array([1, 0]) + 2 * overall) / 4)
-    assert alone[3] == pytest.approx(overall)
+
+
+def test_the_record_in_fitting_does_not_tell_what_was_right(kb: KB) -> None:
+    """Left out one by one, the rest of a relation would be lower for a hit than for a miss."""
+    fusion = Fusion(kb, [Transfer(kb)], FusionConfig())
+    generator = np.random.default_rng(0)
+    right = (generator.uniform(size=(4000, 1)) < 0.5).astype(float)
+    relation, question = np.zeros(4000, np.int64), np.arange(4000) // 2
+    shares = fusion._shares_of_others(relation, right, question)
+    assert len(np.unique(shares)) <= 10, "one value for each part"
+    assert abs(shares[right == 1].mean() - shares[right == 0].mean()) < 0.005
+    same = shares.reshape(-1, 2)
+    assert (same[:, 0] == same[:, 1]).all(), "a question of two languages is in one part"

@@ -76,10 +76,10 @@ class DemoConfig:
     """How much the demo does."""
 
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("demo"))
-    single_epochs: int = 8
+    single_epochs: int = 6
     mirror: MirrorConfig = field(
         default_factory=lambda: replace(
-            MirrorConfig.preset("compact"), positives="links", number=20_000
+            MirrorConfig.preset("compact"), positives="links", number=80_000
         )
     )
     fusion: FusionConfig = field(

@@ -8,8 +8,8 @@ The candidates of a query are what any ranker lists among its best. Each is desc
 its score, rank and gaps with each ranker (missing where a ranker has nothing to say of it), how
 sure each ranker is of its first, how often each ranker is right on the relation, and how often the
 things involved occur in train. From the valid facts, gradient-boosted trees (scikit-learn) learn
-which candidates are true; isotonic regression, on valid facts that the trees have not seen, turns
-their score into a probability.
+which candidates are true; isotonic regression turns their score into a probability, by what trees
+from other valid facts say of each.
 
 Nothing of the test facts is read here: objects that only test knows count as false in fitting.
 Saved with skops: no pickle.
@@ -38,6 +38,8 @@ Array = np.ndarray[Any, Any]
 _TREES, _SETTINGS = "fusion.skops", "fusion.json"
 _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 """What a saved fusion is made of, beyond what skops trusts by itself."""
+_FOLDS = 10
+"""Parts of the valid facts: the record of a relation is counted in the others."""
 _CONTEXT, _VIEW = NUM_FEATURES, 5
 """Features of the context, and of each ranker."""
 
@@ -48,7 +50,7 @@ class FusionConfig:
 
     depth: int = 20  # answers of each ranker that become candidates
     facts: int = 2500  # valid facts of each language
-    held_out: float = 0.25  # share of them that the confidence is fitted on
+    parts: int = 4  # of them: the confidence follows what trees of the others say of each
     iterations: int = 300  # trees
     rate: float = 0.05
     leaves: int = 12
@@ -60,8 +62,8 @@ class FusionConfig:
     def __post_init__(self) -> None:
         if min(self.depth, self.facts, self.iterations, self.smallest) < 1 or self.leaves < 2:
             raise PrixError("depth, facts, iterations, smallest are 1 or more, leaves 2 or more.")
-        if not 0 < self.held_out < 1 or not self.rate > 0:
-            raise PrixError("held_out is between 0 and 1, and rate above 0.")
+        if self.parts < 2 or not self.rate > 0:
+            raise PrixError("parts are 2 or more, and rate is above 0.")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Fusion(PairRanker):
             raise PrixError(f"{kb.folder} has no valid triples: make some with `prixlm split`.")
         started = time.monotonic()
         self = cls(kb, rankers, config)
-        shown = ("train",) if config.together else ("train", "valid")
+        shown = ("train", "known") if config.together else ("train", "valid", "known")
         parts = [read_facts(kb, lang, "valid", most=config.facts, hide=shown) for lang in langs]
         asked = [part.questions() if config.together else part.singly() for part in parts]
         self._fit(*self._examples(asked))
@@ -129,28 +131,55 @@ class Fusion(PairRanker):
         self.record = Record.count(
             np.concatenate(relation), np.concatenate(right), self.kb.num_relations
         )
-        features, groups = [], []
-        for one, part, own, hits in zip(found, parts, relation, right, strict=True):
-            shares = self.record.shares(own, self.config.shrink, without=hits)
-            features.append(np.concatenate([one.features, shares[one.owner]], axis=1))
-            question = (own << 32) | self.context.concept[part.queries.subject]
-            groups.append(question[one.owner])
+        question = [
+            (own << 32) | self.context.concept[part.queries.subject]
+            for own, part in zip(relation, parts, strict=True)
+        ]
+        shares = self._shares_of_others(
+            np.concatenate(relation), np.concatenate(right), np.concatenate(question)
+        )
+        ends = np.cumsum([len(own) for own in relation])[:-1]
+        features = [
+            np.concatenate([one.features, own[one.owner]], axis=1)
+            for one, own in zip(found, np.split(shares, ends), strict=True)
+        ]
+        groups = [own[one.owner] for one, own in zip(found, question, strict=True)]
         return np.concatenate(features), np.concatenate(labels), np.concatenate(groups)
 
+    def _shares_of_others(self, relation: Array, right: Array, question: Array) -> Array:
+        """The shares that a question's relation has among questions of other parts: (Q, rankers).
+
+        Counted without the question alone they would tell what was left out: where it is a hit,
+        the share of the rest is lower.
+        """
+        fold = _folds(question, _FOLDS, self.config.seed)
+        shares = np.zeros(right.shape)
+        for part in range(_FOLDS):
+            own = fold == part
+            record = Record.count(relation[~own], right[~own], self.kb.num_relations)
+            shares[own] = record.shares(relation[own], self.config.shrink)
+        return shares
+
     def _fit(self, features: Array, labels: Array, groups: Array) -> None:
+        fold = _folds(groups, self.config.parts, self.config.seed)
+        rest = [fold != part for part in range(self.config.parts)]
+        if any(labels[part].all() or not labels[part].any() for part in rest):
+            raise PrixError(
+                f"{len(np.unique(groups))} valid facts with {int(labels.sum())} true answers among "
+                "the candidates are too few to fit a fusion on."
+            )
+        # Every question is scored by trees that have not seen it; that makes the probability.
+        score = np.zeros(len(labels))
+        for part in rest:
+            score[~part] = self._grow(features[part], labels[part], features[~part])
+        self.isotonic = fit_probability(score, labels)
+        self._grow(features, labels, features[:0])
+
+    def _grow(self, features: Array, labels: Array, others: Array) -> Array:
+        """Trees from some candidates, kept; the scores that they give to others."""
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        generator = np.random.default_rng(self.config.seed)
-        asked = np.unique(groups)
-        later = generator.permutation(asked)[: round(len(asked) * self.config.held_out)]
-        is_later = np.isin(groups, later)
-        if labels[is_later].all() or not labels[is_later].any() or not labels[~is_later].any():
-            raise PrixError(
-                f"{len(asked)} valid facts with {int(labels.sum())} true answers among the "
-                "candidates are too few to fit a fusion on."
-            )
-        nothing = np.isnan(features[~is_later]).all(axis=0)  # which scikit-learn cannot bin
-        features[:, nothing] = 0
+        nothing = np.isnan(features).all(axis=0)  # which scikit-learn cannot bin
         self.trees = HistGradientBoostingClassifier(
             max_iter=self.config.iterations,
             learning_rate=self.config.rate,
@@ -158,10 +187,8 @@ class Fusion(PairRanker):
             min_samples_leaf=self.config.smallest,
             early_stopping=False,
             random_state=self.config.seed,
-        ).fit(features[~is_later], labels[~is_later])
-        self.isotonic = fit_probability(
-            self.trees.decision_function(features[is_later]), labels[is_later]
-        )
+        ).fit(np.where(nothing, 0.0, features), labels)
+        return np.asarray(self.trees.decision_function(others)) if len(others) else np.zeros(0)
 
     def candidates(self, queries: Queries) -> Candidates:
         """All that any ranker lists, with their features."""
@@ -275,16 +302,18 @@ class Record:
         columns = [np.bincount(relation, column, num_relations) for column in right.T]
         return cls(facts, np.stack(columns, axis=1))
 
-    def shares(self, relation: Array, shrink: float, without: Array | None = None) -> Array:
-        """(Q, rankers): the share of a relation, drawn to that of all where there are few facts.
-
-        without: whether each ranker was right on the fact itself, which then does not count.
-        """
+    def shares(self, relation: Array, shrink: float) -> Array:
+        """(Q, rankers): the share of a relation, drawn to that of all where there are few facts."""
         overall = self.right.sum(axis=0) / max(1.0, self.facts.sum())
         facts, right = self.facts[relation][:, None], self.right[relation]
-        if without is not None:
-            facts, right = facts - 1, right - without
         return np.asarray((right + shrink * overall) / (facts + shrink))
+
+
+def _folds(groups: Array, number: int, seed: int) -> Array:
+    """A part for every group, drawn: (N,) from 0 to number - 1."""
+    names, place = np.unique(groups, return_inverse=True)
+    drawn = np.random.default_rng(seed).permutation(len(names)) % number
+    return np.asarray(drawn[place.reshape(-1)])
 
 
 def _first_right(found: Candidates, is_right: Array, number: int, num_rankers: int) -> Array:

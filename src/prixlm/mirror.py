@@ -88,7 +88,7 @@ class MirrorConfig:
             return cls()
         if name != "compact":
             raise PrixError(f"unknown preset {name}: expected paper or compact.")
-        training = dataclasses.replace(cls().training, lr=5e-4, schedule="linear", warmup=0.06)
+        training = dataclasses.replace(cls().training, lr=2e-3, schedule="linear", warmup=0.06)
         return cls(training=training)
 
     def fingerprint(self) -> str:

@@ -59,6 +59,7 @@ class SpacesConfig:
 
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("compact"))
     mirror: MirrorConfig = field(default_factory=lambda: MirrorConfig.preset("compact"))
+    pairs: int = 80_000  # positives where they are links; words are as many as `mirror` says
     hidden: float = 0.2  # share of the linked concepts whose links are hidden
     into: str = "en"  # the language of the entities
     single: str = "en"  # of Single, for lexicons and probing
@@ -132,6 +133,8 @@ class _Work:
 
     def encoder(self, model: Path | str, name: str, positives: str) -> EntityEncoder:
         config = dataclasses.replace(self.config.mirror, positives=positives)
+        if positives == "links":
+            config = dataclasses.replace(config, number=self.config.pairs)
         folder = self.to / "encoders" / f"{name}-{positives}"
         return mirror_tune(model, folder, config, self.kb, self.progress)
 

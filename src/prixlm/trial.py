@@ -200,6 +200,8 @@ def trial_grids(trials: Sequence[Trial]) -> list[Grid]:
     """For people: a table for each language and subset, a line for each way."""
     grids: dict[tuple[str, str], Grid] = {}
     for one in trials:
+        if not one.hidden:  # a KB whose languages state the same has none that no other states
+            continue
         title = f"{one.lang}, {one.subset} facts ({one.hidden:,})"
         new = Grid(title, has_mean=False, notes=[_NOTE])
         grid = grids.setdefault((one.lang, one.subset), new)
