@@ -169,7 +169,7 @@ def test_every_table_is_made_once(
     kb = import_kb([], tmp_path / "kb", format="world", langs=["et", "fi", "en"])
     tiny = dataclasses.replace(TINY, epochs=1, batch=256)
     mirror = MirrorConfig(number=64, batch=16, epochs=1)
-    config = SpacesConfig(pretrain=tiny, mirror=mirror, frequent=100)
+    config = SpacesConfig(pretrain=tiny, mirror=mirror, pairs=200, frequent=100)
     words = [f"{a}{b}" for a in "abcdef" for b in "ghijk"]
     pairs = [(word, word[::-1]) for word in words]
     lexicons = {"en-fi": (Dictionary(pairs[:20], pairs[20:]), "fi")}
