@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="2000,8000,32000", help="entities, with a model")
     parser.add_argument("--without-model", default="32000,128000,512000")
     args = parser.parse_args()
-    print("| entities a language | model | proposals | s | proposals a minute | peak GiB |")
+    print("| entities a language | model | proposals | s | proposals a minute | peak GiB so far |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for with_model, sizes in ((True, args.sizes), (False, args.without_model)):
         for size in filter(None, sizes.split(",")):

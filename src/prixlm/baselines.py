@@ -45,7 +45,7 @@ _TUNED: dict[str, dict[str, Any]] = {
     "ComplEx": {"dim": 100, "epochs": 20, "lr": 1e-2, "start": 0.1, "penalty": 4e-3},
     "RotatE": {"dim": 50, "epochs": 90, "lr": 1e-2},
 }
-"""The best on Greek valid facts of what `benchmarks/baselines.py tune` tries."""
+"""The best on Greek valid facts of what `benchmarks/baselines.py tune` tried (docs/log.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

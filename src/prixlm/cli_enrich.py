@@ -86,7 +86,9 @@ def review(
     marks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Read such a TSV back.")
     ] = None,
-    most: Annotated[int | None, typer.Option(metavar="N", help="Only the first N.")] = None,
+    most: Annotated[
+        int | None, typer.Option(metavar="N", help="Only the first N facts, names and links.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Judge proposals: write them as a TSV, mark `accept` or `reject`, and read it back.

@@ -32,7 +32,7 @@ from prixlm.counterparts import LinkConfig, LinkRule
 from prixlm.embed import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.evidence import Evidence, check_trained, gather_evidence
-from prixlm.fusion import Fusion, FusionConfig
+from prixlm.fusion import Fusion, FusionConfig, fitted_languages
 from prixlm.graph import GraphRanker
 from prixlm.kb.disk import check_target, disk_errors, locked, publish, write_atomically
 from prixlm.kb.store import KB
@@ -50,8 +50,6 @@ Array = np.ndarray[Any, Any]
 logger = logging.getLogger(__name__)
 _PART = 512
 """Questions of one part: what a kill can lose."""
-_ENOUGH = 200
-"""Valid facts of the languages themselves that a confidence is fitted on; else those of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ def enrich(
     with disk_errors(work), locked(work):
         _check_stamp(work, kb, config, evidence)
         fusion = _fit(kb, evidence, config, work)
-        chance = Chance.fit(kb, _fitted_on(kb, config), config.missing)
+        chance = _chance(kb, config, work)
         run = _Run(missing, fusion, chance, evidence, config)
         parts = list(_parts(run, work, progress))
         out = work / "out"
@@ -178,15 +176,25 @@ def _check_stamp(work: Path, kb: KB, config: EnrichConfig, evidence: Evidence) -
         for part in work.glob("part-*"):
             part.unlink()
         shutil.rmtree(work / "fusion", ignore_errors=True)
+        (work / "chance.json").unlink(missing_ok=True)
         write_atomically(stamp, digest.hexdigest())
 
 
 def _fit(kb: KB, evidence: Evidence, config: EnrichConfig, work: Path) -> Fusion:
-    """Fitted on the valid facts of the languages, or of all where these have none."""
+    """Fitted on the valid facts of the languages, or of all where these have few."""
     folder = work / "fusion"
     if not (folder / "fusion.json").exists():
-        Fusion.fit(kb, evidence.rankers, config.fusion, _fitted_on(kb, config)).save(folder)
+        Fusion.fit(kb, evidence.rankers, config.fusion, fitted_languages(kb, config.into)).save(
+            folder
+        )
     return Fusion.load(kb, evidence.rankers, folder)
+
+
+def _chance(kb: KB, config: EnrichConfig, work: Path) -> Chance:
+    path = work / "chance.json"
+    if not path.exists():
+        Chance.fit(kb, fitted_languages(kb, config.into), config.missing).save(path)
+    return Chance.load(path)
 
 
 @dataclass(frozen=True)
@@ -341,12 +349,5 @@ def _manifest(
         "trained": evidence.identity,
         "config": asdict(config),
         "proposals": counts,
-        "fitted_on": _fitted_on(kb, config),
+        "fitted_on": fitted_languages(kb, config.into),
     }
-
-
-def _fitted_on(kb: KB, config: EnrichConfig) -> list[str]:
-    """The languages whose valid facts the confidence follows: its own, or all where few are."""
-    held = {lang: kb.num_triples(lang, "valid") for lang in kb.languages}
-    own = [lang for lang in config.into if held[lang]]
-    return own if sum(held[lang] for lang in own) >= _ENOUGH else [x for x in held if held[x]]

@@ -11,7 +11,9 @@ things involved occur in train. From the valid facts, gradient-boosted trees (sc
 which candidates are true; isotonic regression turns their score into a probability, by what trees
 from other valid facts say of each.
 
-Nothing of the test facts is read here: objects that only test knows count as false in fitting.
+Nothing is fitted on test facts. One by one (link prediction), they are not read at all: objects
+that only test knows count as false. Together (as `enrich` asks, which never proposes what the KB
+states), they are left out of the candidates, as all that is known is.
 Saved with skops: no pickle.
 
 Dimension letters: Q queries, N candidates of all queries, F features.
@@ -40,6 +42,9 @@ _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 """What a saved fusion is made of, beyond what skops trusts by itself."""
 _FOLDS = 10
 """Parts of the valid facts: the record of a relation is counted in the others."""
+_MANY = 4000
+_ENOUGH = 200
+"""Valid facts of the languages themselves that a confidence is fitted on; else those of all."""
 _CONTEXT, _VIEW = NUM_FEATURES, 5
 """Features of the context, and of each ranker."""
 
@@ -50,7 +55,7 @@ class FusionConfig:
 
     depth: int = 20  # answers of each ranker that become candidates
     facts: int = 2500  # valid facts of each language
-    parts: int = 4  # of them: the confidence follows what trees of the others say of each
+    parts: int | None = None  # of them: the confidence follows what trees of the others say
     iterations: int = 300  # trees
     rate: float = 0.05
     leaves: int = 12
@@ -62,7 +67,7 @@ class FusionConfig:
     def __post_init__(self) -> None:
         if min(self.depth, self.facts, self.iterations, self.smallest) < 1 or self.leaves < 2:
             raise PrixError("depth, facts, iterations, smallest are 1 or more, leaves 2 or more.")
-        if self.parts < 2 or not self.rate > 0:
+        if (self.parts is not None and self.parts < 2) or not self.rate > 0:
             raise PrixError("parts are 2 or more, and rate is above 0.")
 
 
@@ -73,6 +78,13 @@ class Candidates:
     owner: Array  # (N,) the query
     entity: Array  # (N,)
     features: Array  # (N, F)
+
+
+def fitted_languages(kb: KB, langs: Sequence[str]) -> list[str]:
+    """The languages whose valid facts a confidence for some follows: these, or all if few are."""
+    held = {lang: kb.num_triples(lang, "valid") for lang in kb.languages}
+    own = [lang for lang in langs if held.get(lang)]
+    return own if sum(held[lang] for lang in own) >= _ENOUGH else [x for x in held if held[x]]
 
 
 class Fusion(PairRanker):
@@ -108,72 +120,79 @@ class Fusion(PairRanker):
             raise PrixError(f"{kb.folder} has no valid triples: make some with `prixlm split`.")
         started = time.monotonic()
         self = cls(kb, rankers, config)
-        shown = ("train", "known") if config.together else ("train", "valid", "known")
-        parts = [read_facts(kb, lang, "valid", most=config.facts, hide=shown) for lang in langs]
+        # What a KB states, `enrich` never proposes: together, it is no wrong answer here either.
+        shown = ("train", "known", "test") if config.together else ("train", "valid", "known")
+        parts = [
+            read_facts(
+                kb, lang, "valid", most=config.facts, hide=shown, by_question=config.together
+            )
+            for lang in langs
+        ]
         asked = [part.questions() if config.together else part.singly() for part in parts]
-        self._fit(*self._examples(asked))
+        self._fit(self._examples(asked))
         self.seconds = time.monotonic() - started
         return self
 
-    def _examples(self, parts: Sequence[Questions]) -> tuple[Array, Array, Array]:
-        """Features, whether it is a truth, and the number of the question, of all candidates.
-
-        A question is a thing and a relation: the same one in two languages has one number.
-        """
+    def _examples(self, parts: Sequence[Questions]) -> "_Examples":
+        """The candidates of all queries, language by language."""
         found = [self.candidates(part.queries) for part in parts]
-        pairs = list(zip(found, parts, strict=True))
-        labels = [part.is_right(one.owner, one.entity) for one, part in pairs]
-        right = [
-            _first_right(one, label, len(part.queries), len(self.rankers))
-            for (one, part), label in zip(pairs, labels, strict=True)
+        starts = np.cumsum([0, *(len(part.queries) for part in parts)])
+        labels = [
+            part.is_right(one.owner, one.entity) for one, part in zip(found, parts, strict=True)
         ]
-        relation = [part.queries.relation.astype(np.int64) for part in parts]
-        self.record = Record.count(
-            np.concatenate(relation), np.concatenate(right), self.kb.num_relations
+        relation = np.concatenate([part.queries.relation for part in parts]).astype(np.int64)
+        subject = np.concatenate([part.queries.subject for part in parts])
+        owner = np.concatenate(
+            [one.owner + start for one, start in zip(found, starts, strict=False)]
         )
-        question = [
-            (own << 32) | self.context.concept[part.queries.subject]
-            for own, part in zip(relation, parts, strict=True)
-        ]
-        shares = self._shares_of_others(
-            np.concatenate(relation), np.concatenate(right), np.concatenate(question)
+        features = np.concatenate([one.features for one in found])
+        right = np.concatenate(labels)
+        return _Examples(
+            features,
+            right,
+            owner,
+            relation,
+            (relation << 32) | self.context.concept[subject],
+            _first_right(features, owner, right, len(relation), len(self.rankers)),
         )
-        ends = np.cumsum([len(own) for own in relation])[:-1]
-        features = [
-            np.concatenate([one.features, own[one.owner]], axis=1)
-            for one, own in zip(found, np.split(shares, ends), strict=True)
-        ]
-        groups = [own[one.owner] for one, own in zip(found, question, strict=True)]
-        return np.concatenate(features), np.concatenate(labels), np.concatenate(groups)
 
-    def _shares_of_others(self, relation: Array, right: Array, question: Array) -> Array:
-        """The shares that a question's relation has among questions of other parts: (Q, rankers).
-
-        Counted without the question alone they would tell what was left out: where it is a hit,
-        the share of the rest is lower.
-        """
-        fold = _folds(question, _FOLDS, self.config.seed)
-        shares = np.zeros(right.shape)
-        for part in range(_FOLDS):
-            own = fold == part
-            record = Record.count(relation[~own], right[~own], self.kb.num_relations)
-            shares[own] = record.shares(relation[own], self.config.shrink)
-        return shares
-
-    def _fit(self, features: Array, labels: Array, groups: Array) -> None:
-        fold = _folds(groups, self.config.parts, self.config.seed)
-        rest = [fold != part for part in range(self.config.parts)]
-        if any(labels[part].all() or not labels[part].any() for part in rest):
+    def _fit(self, examples: "_Examples") -> None:
+        labels, question = examples.labels, examples.question
+        # Trees from nine tenths are most like the last ones; where there is much, fewer will do.
+        parts = self.config.parts or (10 if len(question) < _MANY else 4)
+        fold = _folds(question, parts, self.config.seed)
+        rest = [fold != part for part in range(parts)]
+        inside = [part[examples.owner] for part in rest]
+        if any(labels[part].all() or not labels[part].any() for part in inside):
             raise PrixError(
-                f"{len(np.unique(groups))} valid facts with {int(labels.sum())} true answers among "
-                "the candidates are too few to fit a fusion on."
+                f"{len(np.unique(question))} valid facts with {int(labels.sum())} true answers "
+                "among the candidates are too few to fit a fusion on."
             )
-        # Every question is scored by trees that have not seen it; that makes the probability.
+        # Every question is scored by trees, and described by records, that have not seen it: what
+        # they say of it makes the probability.
         score = np.zeros(len(labels))
-        for part in rest:
+        for some, part in zip(rest, inside, strict=True):
+            features = self._described(examples, some)
             score[~part] = self._grow(features[part], labels[part], features[~part])
         self.isotonic = fit_probability(score, labels)
-        self._grow(features, labels, features[:0])
+        everything = np.ones(len(fold), bool)
+        self._grow(self._described(examples, everything), labels, np.zeros((0, 1)))
+        self.record = examples.count(everything, self.kb.num_relations)
+
+    def _described(self, examples: "_Examples", some: Array) -> Array:
+        """All features: those of the candidates, and the record of their relation: (N, F).
+
+        The record is that of some queries. For these themselves it is counted in ten parts, each
+        without its own: counted without one fact alone, it would be lower where that is a hit.
+        """
+        size, shrink = self.kb.num_relations, self.config.shrink
+        shares = examples.count(some, size).shares(examples.relation, shrink)
+        fold = _folds(examples.question, _FOLDS, self.config.seed + 1)
+        for part in range(_FOLDS):
+            own = some & (fold == part)
+            record = examples.count(some & ~own, size)
+            shares[own] = record.shares(examples.relation[own], shrink)
+        return np.concatenate([examples.features, shares[examples.owner]], axis=1)
 
     def _grow(self, features: Array, labels: Array, others: Array) -> Array:
         """Trees from some candidates, kept; the scores that they give to others."""
@@ -309,6 +328,21 @@ class Record:
         return np.asarray((right + shrink * overall) / (facts + shrink))
 
 
+@dataclass(frozen=True)
+class _Examples:
+    """What a fusion is fitted on: the candidates of all queries."""
+
+    features: Array  # (N, F) without the records of relations
+    labels: Array  # (N,) whether it is a truth
+    owner: Array  # (N,) the query
+    relation: Array  # (Q,)
+    question: Array  # (Q,) a thing and a relation: the same one in two languages has one number
+    right: Array  # (Q, rankers) whether each ranker's first answer is a truth
+
+    def count(self, some: Array, num_relations: int) -> Record:
+        return Record.count(self.relation[some], self.right[some], num_relations)
+
+
 def _folds(groups: Array, number: int, seed: int) -> Array:
     """A part for every group, drawn: (N,) from 0 to number - 1."""
     names, place = np.unique(groups, return_inverse=True)
@@ -316,12 +350,14 @@ def _folds(groups: Array, number: int, seed: int) -> Array:
     return np.asarray(drawn[place.reshape(-1)])
 
 
-def _first_right(found: Candidates, is_right: Array, number: int, num_rankers: int) -> Array:
+def _first_right(
+    features: Array, owner: Array, is_right: Array, number: int, num_rankers: int
+) -> Array:
     """Whether each ranker has a truth first: (Q, rankers)."""
     right = np.zeros((number, num_rankers))
     for place in range(num_rankers):
-        rank = found.features[:, _CONTEXT + place * _VIEW + 1]
-        right[found.owner[is_right & (rank == 0)], place] = 1
+        rank = features[:, _CONTEXT + place * _VIEW + 1]
+        right[owner[is_right & (rank == 0)], place] = 1
     return right
 
 

@@ -96,8 +96,13 @@ def read_facts(
     most: int | None = None,
     seed: int = 0,
     hide: Sequence[str] = SPLITS,
+    by_question: bool = False,
 ) -> HeldOut:
-    """The facts of a split, or a sample of them; known objects of the splits `hide` are hidden."""
+    """The facts of a split, or a sample of them; known objects of the splits `hide` are hidden.
+
+    by_question: the sample is of so many questions (a subject and a relation) with all of their
+    facts.
+    """
     table = kb.query(_FACTS, {"lang": lang, "split": split}).to_arrow_table()
     subject, relation, object_, no_transfer, no_inverse = (
         table.column(place).to_numpy() for place in range(5)
@@ -116,5 +121,7 @@ def read_facts(
     facts = HeldOut(queries, object_, dict(zip(SUBSETS, parts, strict=True)))
     if most is not None and most < len(facts):
         generator = np.random.default_rng(seed)
-        facts = facts.select(np.sort(generator.permutation(len(facts))[:most]))
+        unit = facts.questions().owner if by_question else np.arange(len(facts))
+        chosen = generator.permutation(int(unit.max()) + 1)[:most]
+        facts = facts.select(np.flatnonzero(np.isin(unit, chosen)))
     return facts

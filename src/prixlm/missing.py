@@ -104,7 +104,7 @@ class MissingFacts:
         """Which things have a relation, or are its object: (C, 2R), sparse."""
         size = 2 * self.kb.num_relations
         pairs = np.unique(self.merged.source.astype(np.int64) * size + self.merged.relation)
-        ones = np.ones(len(pairs), np.float32)
+        ones = np.ones(len(pairs), np.int64)
         return csr_array((ones, np.divmod(pairs, size)), shape=(num_concepts, size))
 
     def _shares(self) -> csr_array:

@@ -40,6 +40,8 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
     """A TSV of the proposals, `most` of each kind at most; how many lines."""
     folder, out = Path(folder), Path(out)
     read_manifest(folder)
+    if most is not None and most < 1:
+        raise PrixError(f"--most {most}: expected 1 or more.")
     if out.exists():
         raise PrixError(f"{out} is already there: move it, or name another file.")
     words = {True: "accept", False: "reject", None: ""}
@@ -196,8 +198,10 @@ def read_marks(folder: Path | str, table: str = "proposals") -> dict[int, bool]:
         return {}
     try:
         values = json.loads(path.read_text("utf-8"))
+        if not set(values) <= set(TABLES):
+            raise ValueError("not as this version writes it")
         return {int(place): bool(mark) for place, mark in values.get(table, {}).items()}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise PrixError(
             f"{path} cannot be read ({error}): remove it, and read the review again."
         ) from None

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
 from prixlm.evidence import Evidence, gather_evidence
-from prixlm.fusion import Fusion, FusionConfig
+from prixlm.fusion import Fusion, FusionConfig, fitted_languages
 from prixlm.grids import Grid
 from prixlm.heldout import read_facts
 from prixlm.kb.disk import write_atomically
@@ -74,7 +74,8 @@ def try_fusion(
     fusion: Fusion, kb: KB, lang: str, way: str = "fused", most: int | None = None, answers: int = 5
 ) -> list[Trial]:
     """The answers to the questions of a language's test facts, and how far they can be believed."""
-    facts = read_facts(kb, lang, "test", most=most, hide=("train", "valid", "known"))
+    shown = ("train", "valid", "known")
+    facts = read_facts(kb, lang, "test", most=most, hide=shown, by_question=True)
     asked = facts.questions()
     single = relations_of_one_object(kb)[asked.queries.relation]
     ranked = fusion.best(asked.queries, answers)
@@ -180,7 +181,7 @@ def try_enrichment(
         raise PrixError(f"{kb.folder} has no test triples in {missing[0]}: make a split of it.")
     evidence = gather_evidence(kb, model, graph, progress)
     config = replace(config or FusionConfig(), together=True)
-    fitted = [lang for lang in langs if kb.num_triples(lang, "valid")] or None
+    fitted = fitted_languages(kb, langs)
     trials: list[Trial] = []
     ways = ways_of(evidence)
     for number, (way, rankers) in enumerate(ways.items()):
