@@ -249,7 +249,8 @@ def test_confidence_is_believable_on_facts_that_nothing_was_fitted_on(
 ) -> None:
     trials = try_enrichment(split, ["et"], model, config=FusionConfig(facts=400, smallest=20))
     found = {(one.way, one.subset): one for one in trials}
-    assert ("model alone", "all") not in found, "this one is never right, and has no confidence"
+    weak = found.get(("model alone", "all"))  # where it is never right, it has no confidence at all
+    assert weak is None or weak.levels[0].recall < 0.1
     fused, alone = found["fused", "all"], found["transfer alone", "all"]
     assert fused.hidden == split.num_triples("et", "test")
     assert min(fused.right, alone.right) > 0.8 and fused.reliability.ece < 0.15
