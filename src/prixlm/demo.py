@@ -79,11 +79,11 @@ class DemoConfig:
     single_epochs: int = 6
     mirror: MirrorConfig = field(
         default_factory=lambda: replace(
-            MirrorConfig.preset("compact"), positives="links", number=80_000
+            MirrorConfig.preset("compact"), positives="links", number=20_000
         )
     )
     fusion: FusionConfig = field(
-        default_factory=lambda: FusionConfig(facts=400, depth=10, smallest=50)
+        default_factory=lambda: FusionConfig(facts=400, depth=10, smallest=50, parts=4)
     )
     relations: tuple[str, ...] | None = None  # that are enriched; all if none
     asked: int = 25  # test facts and names of each language that are shown or counted
