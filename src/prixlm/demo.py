@@ -76,7 +76,7 @@ class DemoConfig:
     """How much the demo does."""
 
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("demo"))
-    single_epochs: int = 6
+    single_epochs: int = 8
     mirror: MirrorConfig = field(
         default_factory=lambda: replace(
             MirrorConfig.preset("compact"), positives="links", number=20_000
