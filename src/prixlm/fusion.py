@@ -43,6 +43,7 @@ _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 _FOLDS = 10
 """Parts of the valid facts: the record of a relation is counted in the others."""
 _MANY = 4000
+"""Questions from which on four parts are enough to fit a confidence on, instead of ten."""
 _ENOUGH = 200
 """Valid facts of the languages themselves that a confidence is fitted on; else those of all."""
 _CONTEXT, _VIEW = NUM_FEATURES, 5
