@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Two test processes with two threads each wait for each other most of the time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

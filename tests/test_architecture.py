@@ -49,7 +49,7 @@ LAYERS = [
     ["export", "page"],
     ["demo"],
     ["evaluation", "reproduce", "reproduce_spaces"],
-    ["cli_answer", "cli_evaluate", "cli_entities", "cli_enrich"],
+    ["cli_kb", "cli_answer", "cli_evaluate", "cli_entities", "cli_enrich"],
     ["cli_reproduce"],
     ["cli"],
     ["__main__"],

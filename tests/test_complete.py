@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from conftest import TOY_FACTS, TOY_LINKS
 from prixlm import PrixError, import_kb
@@ -25,11 +24,6 @@ from prixlm.trie import Trie
 from test_training import TINY
 
 EXACT = SearchConfig(search="exact")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,6 @@ from test_trie import ragged
 PREFIXES = [[0, 5, 9, 11, 2, 2], [0, 5, 7], [0, 6, 8, 10, 12, 14, 16, 2, 2, 7]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def model(bases: dict[str, Path]) -> PrixLM:
     made = PrixLM.from_base(bases["xlmr"], ["en", "fi"]).eval()

@@ -14,11 +14,6 @@ from prixlm.ranking import Queries
 SMALL = GraphConfig(rank=8, epochs=60, batch=10)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_the_score_is_the_real_part_of_the_complex_product() -> None:
     model = ComplEx(5, 2, 3, seed=1)
     with torch.no_grad():

@@ -118,7 +118,6 @@ def test_ranks_of_scored_pairs_share_ties() -> None:
 
 @pytest.fixture
 def completer(kb: KB, bases: dict[str, Path]) -> Completer:
-    torch.set_num_threads(1)
     model = PrixLM.from_base(bases["xlmr"], kb.languages)
     with torch.no_grad():
         for parameter in model.backbone.parameters():

@@ -30,11 +30,6 @@ from test_training import TINY, losses
 TESTS = Path(__file__).parent
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.mark.parametrize("trim", [False, True])
 @pytest.mark.parametrize("kind", ["xlmr", "mbert"])
 def test_hub_bases_load_train_and_save(
@@ -61,7 +56,6 @@ TWO = """
 import os, sys
 sys.path.insert(0, {tests!r})
 import torch
-torch.set_num_threads(1)
 from prixlm import KB
 from prixlm.configs import read_config
 from prixlm.pretrain import PretrainConfig, pretrain
@@ -72,7 +66,7 @@ pretrain(KB({kb!r}), {run!r}, read_config({config!r}, PretrainConfig()))
 def launch(script: Path, processes: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script)]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    env = os.environ | {"ACCELERATE_USE_CPU": "true"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
@@ -287,7 +281,6 @@ LIMITED = """
 import resource, sys
 sys.path.insert(0, {tests!r})
 import torch
-torch.set_num_threads(1)
 from test_training import TINY
 from prixlm import KB, PrixError
 from prixlm.pretrain import pretrain
@@ -353,7 +346,6 @@ MIXED = """
 import dataclasses, sys
 sys.path.insert(0, {tests!r})
 import torch
-torch.set_num_threads(1)
 from test_training import TINY
 from prixlm import KB
 from prixlm.pretrain import pretrain

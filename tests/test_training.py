@@ -40,11 +40,6 @@ def losses(run: Path) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_the_loss_falls_and_checkpoints_are_kept_by_rule(toy: KB, tmp_path: Path) -> None:
     config = dataclasses.replace(TINY, epochs=25)
     model = pretrain(toy, tmp_path / "run", config)
@@ -64,7 +59,6 @@ def test_the_loss_falls_and_checkpoints_are_kept_by_rule(toy: KB, tmp_path: Path
 RUN = """
 import dataclasses, json, os, signal, sys, torch
 sys.path.insert(0, {tests!r})
-torch.set_num_threads(1)
 from test_training import TINY
 from prixlm import KB
 from prixlm.pretrain import pretrain

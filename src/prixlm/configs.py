@@ -46,6 +46,18 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(_without_none(dataclasses.asdict(config)))
 
 
+def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """The settings in which two configurations differ, such as `training.lr`; given as dicts."""
+    found = []
+    for name in sorted(one.keys() | other.keys()):
+        left, right = one.get(name), other.get(name)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found += [f"{name}.{inner}" for inner in differing(left, right)]
+        elif left != right:
+            found.append(name)
+    return found
+
+
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {
         key: _without_none(value) if isinstance(value, dict) else value

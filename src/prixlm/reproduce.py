@@ -34,6 +34,7 @@ from prixlm.baselines import (
 )
 from prixlm.checkpoints import checkpoint_folder, checkpoint_steps, training_seconds
 from prixlm.complete import Completer
+from prixlm.configs import differing
 from prixlm.errors import PrixError
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.graph import GraphConfig, GraphRanker, train_graph
@@ -67,7 +68,7 @@ class ReproduceConfig:
     beyond: int = 100  # up to here Prix-LM's exact ranks are found; those beyond count as 0
     curve_facts: int = 200  # test facts of each language at each checkpoint
     unseen: float = 0.05  # share of the concepts held out in the unseen-entities table
-    unseen_epochs: int = 4
+    unseen_epochs: int = 3
     unseen_graph_epochs: int = 5  # of ComplEx there, which cannot answer
 
     def __post_init__(self) -> None:
@@ -285,8 +286,9 @@ def _check_folder(to: Path, kb: KB, config: ReproduceConfig) -> None:
     if path.exists():
         other = json.loads(path.read_text("utf-8"))
         if other != mine:
-            what = "KB" if other.get("kb") != mine["kb"] else "settings"
-            raise PrixError(f"{to} was made with other {what}: name another folder.")
+            names = ", ".join(differing(other.get("config", {}), mine["config"]))
+            what = "of another KB" if other.get("kb") != mine["kb"] else f"with other {names}"
+            raise PrixError(f"{to} was made {what}: name another folder.")
         return
     to.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(mine, indent=1) + "\n")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from prixlm.checkpoints import checkpoint_folder, checkpoint_steps
+from prixlm.configs import differing
 from prixlm.embed import EntityEncoder, load_model
 from prixlm.errors import PrixError
 from prixlm.grids import Grid, read_grids, write_grids
@@ -99,10 +100,10 @@ class _Work:
         mine = json.loads(json.dumps(mine))
         if path.exists():
             other = json.loads(path.read_text("utf-8"))
-            differ = [what for what in mine if other.get(what) != mine[what]]
+            differ = ", ".join(differing(other, mine))
             if differ:
                 raise PrixError(
-                    f"{path.with_name(name + '.json')} was made with other {' and '.join(differ)}: "
+                    f"{path.with_name(name + '.json')} was made with other {differ}: "
                     "name another folder."
                 )
             return
