@@ -5,8 +5,8 @@
     reproduce_probe(kb, "table", prompts)
 
 Base is the model before its first step; Single and All are those of the link-prediction table in
-the same folder, trained here if they are not there. For linking both are trained on a split without
-the hidden links. Every model becomes an encoder by Mirror, with words as positives as in the paper
+the same folder, trained here if they are not there. For linking, All is trained anew, without the
+hidden links. Every model becomes an encoder by Mirror, with words as positives as in the paper
 and, beyond it, with links. Each table comes with a curve over All's checkpoints, step 0 included.
 
 The paper reports linking and lexicons at 75 % and probing at 10 % of a run of 200,000 steps from
@@ -86,9 +86,15 @@ class _Work:
     """One folder, one KB: models and encoders, made where they are missing."""
 
     def __init__(
-        self, kb: KB, to: Path, config: SpacesConfig, progress: Progress | None = None
+        self,
+        kb: KB,
+        to: Path,
+        config: SpacesConfig,
+        progress: Progress | None = None,
+        singles: tuple[KB, Path] | None = None,
     ) -> None:
         self.kb, self.to, self.config, self.progress = kb, to, config, progress
+        self.singles = singles or (kb, to)  # the KB and the folder that Single comes from
         _check_language(kb, config.into)
         _check_language(kb, config.single)
 
@@ -117,12 +123,13 @@ class _Work:
 
     def model(self, lang: str | None = None) -> Path:
         """All, or Single of a language."""
-        folder = self.to / "models" / ("all" if lang is None else f"single/{lang}")
         settings = self.config.pretrain
+        kb, folder = self.kb, self.to / "models" / "all"
         if lang is not None:
+            kb, folder = self.singles[0], self.singles[1] / "models" / "single" / lang
             supply = dataclasses.replace(settings.supply, langs=(lang,))
             settings = dataclasses.replace(settings, supply=supply)
-        pretrain(self.kb, folder, settings, self.progress)
+        pretrain(kb, folder, settings, self.progress)
         return folder
 
     def base(self) -> Path:
@@ -170,13 +177,14 @@ def reproduce_xel(
     progress: Progress | None = None,
 ) -> list[Grid]:
     """Hidden links into one language, and files of mentions: every row on the same ones."""
-    to, config = Path(to) / "xel", config or SpacesConfig()
+    whole, to, config = Path(to), Path(to) / "xel", config or SpacesConfig()
     if not (to / "kb").is_dir():
         split_kb(kb, to / "kb", SplitConfig(hide_links=config.hidden))
     split = KB(to / "kb")
     if (split.manifest.split or {}).get("from") != kb.fingerprint():
         raise PrixError(f"{to} was made with another KB: name another folder.")
-    work = _Work(split, to, config, progress)
+    # Single reads no links: that some are hidden changes nothing, and those of `lp` will do.
+    work = _Work(split, to, config, progress, singles=(kb, whole))
     files = files or {}
     work.check("xel", {name: (task.names, task.mentions) for name, task in files.items()})
     tasks = hidden_tasks(split, config.into)
