@@ -61,6 +61,15 @@ def test_a_calibrated_confidence_has_no_error() -> None:
     assert found.ece < 0.015 and len(found.bins) == 10
 
 
+def test_a_perfect_confidence_is_off_by_as_much_as_chance_says() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.random(900)
+    drawn = [reliability(confidence, generator.random(900) < confidence) for _ in range(200)]
+    assert np.mean([one.ece for one in drawn]) == pytest.approx(drawn[0].noise, rel=0.05)
+    assert 0.02 < drawn[0].noise < 0.04
+    assert np.isnan(reliability(np.full(3, 0.5), np.ones(3, bool)).noise)
+
+
 def test_precision_and_recall_at_levels() -> None:
     found = at_levels(np.array([0.96, 0.9, 0.6, 0.3]), np.array([1, 0, 1, 1]), hidden=5)
     assert [(one.proposed, one.precision, one.recall) for one in found[:2]] == [

@@ -58,6 +58,15 @@ class Reliability:
     auroc: float  # how well right and wrong ones are told apart; 0.5 is chance
     bins: list[tuple[float, float, int]]  # mean confidence, share right, number
 
+    @property
+    def noise(self) -> float:
+        """The calibration error that a perfect confidence would be expected to show here.
+
+        The share right of n answers strays from their mean confidence p by √(2p(1 - p) / πn).
+        """
+        strays = (size * np.sqrt(2 * p * (1 - p) / (np.pi * size)) for p, _, size in self.bins)
+        return float(sum(strays) / self.number) if not np.isnan(self.ece) else float("nan")
+
 
 def reliability(
     confidence: Array, right: Array, least: int = 50, most_bins: int = 10

@@ -206,6 +206,11 @@ def trial_grids(trials: Sequence[Trial]) -> list[Grid]:
         title = f"{one.lang}, {one.subset} facts ({one.hidden:,})"
         new = Grid(title, has_mean=False, notes=[_NOTE])
         grid = grids.setdefault((one.lang, one.subset), new)
+        if one.way == "fused" and one.reliability.noise == one.reliability.noise:
+            noise = f"{100 * one.reliability.noise:.1f}"
+            grid.notes.append(
+                f"On so many facts a perfect confidence would show an ECE of {noise}."
+            )
         grid.rows[one.way] = {
             "right": one.right,
             "ECE": one.reliability.ece,
