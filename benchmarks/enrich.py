@@ -1,9 +1,9 @@
 """Proposals a minute, and how that grows with the number of entities.
 
-    python benchmarks/enrich.py --sizes 1000,4000,16000 --without-model 16000,64000,256000
+    python benchmarks/enrich.py --sizes 1000,3000,9000 --without-model 9000,54000,324000
 
 Each KB is generated: two languages that are fully linked, four relations, of which the second
-language lacks three in ten facts. The model is a compact one, trained for some 150 steps or, on the
+language lacks three in ten facts. The model is a compact one, trained for some 110 steps or, on the
 largest, for an epoch; that is not counted. The time is that of `prixlm enrich`, fitting the
 confidence included.
 """
@@ -22,7 +22,7 @@ from prixlm import KB, SplitConfig, import_kb, split_kb
 from prixlm.enrich import EnrichConfig, enrich
 from prixlm.pretrain import PretrainConfig, pretrain
 
-TRAINED = 4000
+TRAINED = 3000
 """Entities times epochs that a model is trained for, at least."""
 RELATIONS = {"country": 200, "occupation": 300, "genre": 100, "spouse": None}
 SYLLABLES = (
@@ -107,8 +107,8 @@ def measure(folder: Path, size: int, *, with_model: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", default="1000,4000,16000", help="entities, with a model")
-    parser.add_argument("--without-model", default="16000,64000,256000")
+    parser.add_argument("--sizes", default="1000,3000,9000", help="entities, with a model")
+    parser.add_argument("--without-model", default="9000,54000,324000")
     parser.add_argument("--folder", type=Path, help="keep KBs and models here, for another run")
     args = parser.parse_args()
     print("| entities a language | model | proposals | s | proposals a minute | peak GiB so far |")
