@@ -28,7 +28,8 @@ def proposals(toy: KB, tmp_path: Path) -> Path:
     ]
     folder = make(tmp_path / "proposals", rows)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-    manifest |= {"config": {"min_confidence": 0.5, "into": ["fi", "ar"]}, "licence": HOSTILE}
+    config = {"min_confidence": 0.5, "into": ["fi", "ar"], "missing": {"known": ["train"]}}
+    manifest |= {"config": config, "licence": HOSTILE}
     manifest |= {"proposals": {"fi": {"elsewhere": 2}}}
     (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     return folder

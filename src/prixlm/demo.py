@@ -152,7 +152,6 @@ def run_demo(to: Path, progress: Progress | None = None, config: DemoConfig | No
         grids=[*hits, *judged_grids(judge_proposals(split, to / "proposals", _KNOWN))],
         loss=to / "model" / "loss.png" if (to / "model" / "loss.png").exists() else None,
         timings=clock.seconds,
-        known=_KNOWN,
         langs=(*INTO, "en"),
     )
     page = write_report(to / "report", report)

@@ -41,7 +41,6 @@ class Report:
     grids: Sequence[Grid] = ()  # further tables, such as Hits@k of All and Single
     loss: Path | None = None  # a picture
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds by step
-    known: tuple[str, ...] = ("train", "valid", "test", "known")  # splits that are no news
     langs: tuple[str, ...] = ()  # of the heat map; those that were enriched if none
 
 
@@ -52,7 +51,7 @@ def write_report(to: Path | str, report: Report) -> Path:
     to = Path(to)
     to.mkdir(parents=True, exist_ok=True)
     manifest = read_manifest(report.proposals)
-    examples, judged = _examples(report)
+    examples, judged = _examples(report, _known(manifest))
     coverage = _coverage(report, manifest)
     grids = [*report.grids, *trial_grids(report.trials)] if report.trials else list(report.grids)
     values = {
@@ -89,10 +88,16 @@ def write_report(to: Path | str, report: Report) -> Path:
     return to / "report.html"
 
 
+def _known(manifest: dict[str, Any]) -> list[str]:
+    """The splits that were no news to `enrich`; what others state was hidden from it."""
+    known: list[str] = manifest["config"]["missing"]["known"]
+    return known
+
+
 def _cards(kb: KB, manifest: dict[str, Any]) -> list[tuple[str, str]]:
     cards = [
         ("languages", f"{len(kb.languages):,}"),
-        ("facts known", f"{kb.num_triples():,}"),
+        ("facts known", f"{sum(kb.num_triples(split=split) for split in _known(manifest)):,}"),
     ]
     for lang, parts in manifest["proposals"].items():
         cards.append((f"proposals in {language_name(lang)}", f"{sum(parts.values()):,}"))
@@ -108,7 +113,7 @@ def _coverage(report: Report, manifest: dict[str, Any]) -> dict[str, Any] | None
             (lang, relation): number
             for lang, relation, number in kb.query(
                 "SELECT lang, relation, count(*) FROM triples "
-                f"WHERE split IN {_tuple(report.known)} GROUP BY ALL"
+                f"WHERE split IN {_tuple(_known(manifest))} GROUP BY ALL"
             ).fetchall()
         }
     )
@@ -128,8 +133,9 @@ def _coverage(report: Report, manifest: dict[str, Any]) -> dict[str, Any] | None
             first = before[lang, relation] / whole if whole else float("nan")
             then = min(1.0, first + added[lang, relation] / whole) if whole else float("nan")
             text = "–" if first != first else f"{first:.0%} → {then:.0%}"
-            shade = 0.0 if then != then else round(0.75 * then, 3)
-            cells.append({"text": text, "shade": shade})
+            # Squared, so that the upper half of the scale can be told apart.
+            shades = [0.0 if x != x else round(0.8 * x**2, 3) for x in (first, then)]
+            cells.append({"text": text, "before": shades[0], "after": shades[1]})
         rows.append({"relation": names[relation], "cells": cells})
     return {"langs": langs, "rows": rows} if rows else None
 
@@ -155,9 +161,9 @@ def _tuple(values: Sequence[str]) -> str:
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
 
 
-def _examples(report: Report) -> tuple[list[dict[str, str]], bool]:
+def _examples(report: Report, known: Sequence[str]) -> tuple[list[dict[str, str]], bool]:
     """Proposals of every language, spread over the relations; and whether they can be judged."""
-    kb, splits = report.kb, _tuple(report.known)
+    kb, splits = report.kb, _tuple(known)
     source = quote_path(Path(report.proposals) / "proposals.parquet")
     rows = kb.query(
         f"""
