@@ -79,7 +79,7 @@ class DemoConfig:
     single_epochs: int = 8
     mirror: MirrorConfig = field(
         default_factory=lambda: replace(
-            MirrorConfig.preset("compact"), positives="links", number=20_000
+            MirrorConfig.preset("compact"), positives="links", number=60_000
         )
     )
     fusion: FusionConfig = field(
