@@ -59,7 +59,9 @@ def _percent(value: float, number: int | None = None) -> str:
 def print_grids(console: Console, grids: Sequence[Grid]) -> None:
     for grid in grids:
         console.print(f"[bold]{shown(grid.title)} (%)[/bold]")  # a table's own title is wrapped
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        # Many columns have to fit in the 80 of a plain terminal.
+        gap = 1 if len(grid.heads()) < 9 else 0
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
         table.add_column("row", min_width=14)
         for name in grid.heads():
             table.add_column(shown(name), justify="right", no_wrap=True)
@@ -68,6 +70,7 @@ def print_grids(console: Console, grids: Sequence[Grid]) -> None:
         console.print(table)
         for note in grid.notes:
             console.print(shown(note))
+        console.print()
 
 
 def grids_markdown(grids: Sequence[Grid]) -> str:
