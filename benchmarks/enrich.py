@@ -93,7 +93,8 @@ def measure(folder: Path, size: int, *, with_model: bool) -> None:
     if model is not None:
         train(kb, model, size)
     proposals = folder / ("with" if with_model else "without")
-    shutil.rmtree(proposals, ignore_errors=True)
+    for old in (proposals, proposals.with_name(proposals.name + ".partial")):
+        shutil.rmtree(old, ignore_errors=True)
     started = time.perf_counter()
     manifest = enrich(kb, proposals, EnrichConfig(into=("fi",), min_confidence=0.0), model)
     seconds = time.perf_counter() - started

@@ -53,9 +53,8 @@ def test_hub_bases_load_train_and_save(
 
 
 TWO = """
-import os, sys
+import sys
 sys.path.insert(0, {tests!r})
-import torch
 from prixlm import KB
 from prixlm.configs import read_config
 from prixlm.pretrain import PretrainConfig, pretrain
@@ -280,7 +279,6 @@ def test_a_damaged_checkpoint_is_named(toy: KB, tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys
 sys.path.insert(0, {tests!r})
-import torch
 from test_training import TINY
 from prixlm import KB, PrixError
 from prixlm.pretrain import pretrain
@@ -345,7 +343,6 @@ def test_bf16_is_refused_where_it_does_not_work(monkeypatch: pytest.MonkeyPatch)
 MIXED = """
 import dataclasses, sys
 sys.path.insert(0, {tests!r})
-import torch
 from test_training import TINY
 from prixlm import KB
 from prixlm.pretrain import pretrain

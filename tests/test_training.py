@@ -57,7 +57,7 @@ def test_the_loss_falls_and_checkpoints_are_kept_by_rule(toy: KB, tmp_path: Path
 
 
 RUN = """
-import dataclasses, json, os, signal, sys, torch
+import dataclasses, json, os, signal, sys
 sys.path.insert(0, {tests!r})
 from test_training import TINY
 from prixlm import KB

@@ -22,7 +22,7 @@ from prixlm.cli_evaluate import evaluate_app
 from prixlm.cli_kb import codes, import_, split, stats
 from prixlm.cli_reproduce import reproduce_app
 from prixlm.errors import PrixError, Stopped
-from prixlm.terminal import console, print_json, progress_bar
+from prixlm.terminal import Json, console, print_json, progress_bar
 
 app = typer.Typer(
     help="Build and complete multilingual knowledge bases with a language model (Prix-LM).",
@@ -46,8 +46,6 @@ def _options(
     if context.invoked_subcommand is None:
         print(context.get_help())
 
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 app.command("import")(import_)
 app.command()(stats)

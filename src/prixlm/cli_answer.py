@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from prixlm.errors import PrixError
-from prixlm.terminal import console, print_json, progress_bar
+from prixlm.terminal import Json, console, print_json, progress_bar
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 KBOption = Annotated[Path, typer.Option("--kb", metavar="KB", help="Where candidates come from.")]
 Number = Annotated[int, typer.Option("-k", help="Answers to a query.")]

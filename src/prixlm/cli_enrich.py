@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from prixlm.errors import PrixError
-from prixlm.terminal import console, print_json, progress_bar
+from prixlm.terminal import Json, console, print_json, progress_bar
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Folder = Annotated[Path, typer.Argument(metavar="PROPOSALS", help="A folder of `prixlm enrich`.")]
 
 

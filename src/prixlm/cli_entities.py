@@ -10,9 +10,7 @@ from typing import Annotated
 import typer
 
 from prixlm.errors import PrixError
-from prixlm.terminal import console, print_json, progress_bar
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+from prixlm.terminal import Json, console, print_json, progress_bar
 
 
 def mirror(

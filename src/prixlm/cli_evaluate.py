@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from prixlm.errors import PrixError
-from prixlm.terminal import console, print_json, progress_bar
+from prixlm.terminal import Json, console, print_json, progress_bar
 
 evaluate_app = typer.Typer(help="One of the paper's tasks, on your data.", no_args_is_help=True)
 KBFolder = Annotated[
     Path, typer.Option("--kb", metavar="KB", help="A KB folder with test triples.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @evaluate_app.callback()

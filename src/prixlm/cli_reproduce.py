@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from prixlm.cli_evaluate import Json, KBFolder, once, show_grids
+from prixlm.cli_evaluate import KBFolder, once, show_grids
 from prixlm.errors import PrixError
-from prixlm.terminal import console, print_json, progress_bar
+from prixlm.terminal import Json, console, print_json, progress_bar
 
 reproduce_app = typer.Typer(
     help="The paper's tables, every row: trains what is missing, skips what is there.",

@@ -3,12 +3,17 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from prixlm.kb.importer import Progress
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+"""The option that every command has."""
 
 
 def print_json(value: Any) -> None:

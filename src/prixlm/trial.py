@@ -206,11 +206,10 @@ def trial_grids(trials: Sequence[Trial]) -> list[Grid]:
         title = f"{one.lang}, {one.subset} facts ({one.hidden:,})"
         new = Grid(title, has_mean=False, notes=[_NOTE])
         grid = grids.setdefault((one.lang, one.subset), new)
-        if one.way == "fused" and one.reliability.noise == one.reliability.noise:
-            noise = f"{100 * one.reliability.noise:.1f}"
-            grid.notes.append(
-                f"On so many facts a perfect confidence would show an ECE of {noise}."
-            )
+        noise = one.reliability.noise
+        if one.way == "fused" and noise == noise:
+            chance = f"{100 * noise:.1f}"
+            grid.notes.append(f"By chance, a perfect confidence would show an ECE of {chance}.")
         grid.rows[one.way] = {
             "right": one.right,
             "ECE": one.reliability.ece,
