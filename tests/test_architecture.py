@@ -19,7 +19,7 @@ LAYERS = [
     ["facts", "languages"],
     ["kb.disk", "kb.staging", "kb.concepts"],
     ["kb.streams", "kb.stage", "kb.store"],
-    ["kb.rdf", "kb.wikidata", "kb.world", "kb.tables", "kb.scratch"],
+    ["kb.rdf", "kb.wikidata", "kb.world", "kb.tables", "kb.scratch", "kb.writer"],
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge", "kb.merged", "kb.carried"],
     ["kb.importer", "kb.splits"],

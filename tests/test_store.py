@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, Entity, PrixError, SplitConfig, split_kb
-from prixlm.kb.store import SCHEMAS, TableWriter, rechunk
+from prixlm.kb.store import SCHEMAS, rechunk
+from prixlm.kb.writer import TableWriter
 
 
 def test_ids_are_row_numbers_and_languages_are_ranges(toy: KB) -> None:

@@ -29,7 +29,8 @@ from prixlm.kb.staging import (
     Array,
     Format,
 )
-from prixlm.kb.store import SPLITS, TableWriter, rechunk
+from prixlm.kb.store import SPLITS, rechunk
+from prixlm.kb.writer import TableWriter
 
 _MAX_REDIRECTS = 8  # each round doubles the length of the chains that are resolved
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from prixlm.kb.scratch import Scratch
 from prixlm.kb.staging import Account
-from prixlm.kb.store import TableWriter
+from prixlm.kb.writer import TableWriter
 
 
 def write_relations(

@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 from prixlm.errors import PrixError
 from prixlm.kb.concepts import count_linked
 from prixlm.kb.disk import check_target, disk_errors, locked, open_database, publish, quote_path
-from prixlm.kb.store import KB, SPLITS, TableWriter
+from prixlm.kb.store import KB, SPLITS
+from prixlm.kb.writer import TableWriter
 from prixlm.languages import parse_languages
 
 Array = np.ndarray[Any, Any]
