@@ -19,7 +19,13 @@ from prixlm.fusion import FusionConfig
 from prixlm.graph import GraphConfig
 from prixlm.metrics import Figures
 from prixlm.pretrain import PretrainConfig
-from prixlm.reproduce import ReproduceConfig, Reproduction, reproduce_lp
+from prixlm.reproduce import (
+    UNSEEN_SUBSETS,
+    ReproduceConfig,
+    Reproduction,
+    reproduce_lp,
+    unseen_facts,
+)
 from prixlm.results import Row, load_row, markdown, plot_rows, print_rows, save_row
 from prixlm.supply import SupplyConfig
 from prixlm.training import TrainingConfig
@@ -89,6 +95,12 @@ def test_every_row_is_there_with_its_ranks(kb: KB, table: Path) -> None:
     assert len(keys) == 6 + 1 + 9 + 8 + 1
     values = json.loads((table / "table.json").read_text())
     assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [25, 8]
+    for row in values["Unseen entities"]:
+        for parts in row["figures"].values():
+            assert list(parts) == list(UNSEEN_SUBSETS)
+            assert parts["all"]["number"] == sum(
+                parts[name]["number"] for name in UNSEEN_SUBSETS[1:]
+            )
     tested = kb.num_triples(split="test")
     for key in keys:
         row = load_row(table / "rows" / f"{key}.json")
@@ -118,6 +130,30 @@ def test_what_is_there_is_not_made_again(kb: KB, table: Path, quick_baselines: N
     other = dataclasses.replace(TINY, curve_facts=6)
     with pytest.raises(PrixError, match="was made with other curve_facts: name another folder"):
         reproduce_lp(kb, table, other, ["pairs"])
+
+
+def test_unseen_facts_are_told_apart_by_which_end_is_unseen(tmp_path: Path) -> None:
+    lines = [
+        ("Ahti", "born in", "Turku", "train"),
+        ("Impi", "born in", "Turku", "test"),  # only the subject is new
+        ("Ahti", "works in", "Vaasa", "test"),  # the object is
+        ("Impi", "works in", "Vaasa", "test"),  # both
+        ("Turku", "home of", "Ahti", "test"),  # neither: no unseen fact
+    ]
+    text = ["lang\tsubject\trelation\tobject\tsplit", *("\t".join(("fi", *x)) for x in lines)]
+    (tmp_path / "facts.tsv").write_text("\n".join(text))
+    kb = import_kb([tmp_path / "facts.tsv"], tmp_path / "kb")
+    (facts,) = unseen_facts(kb, ["fi"])
+    ends = zip(
+        kb.names(facts.queries.subject.tolist()), kb.names(facts.objects.tolist()), strict=True
+    )
+    everything, subject, object_ = (part.tolist() for part in facts.subsets.values())
+    assert dict(zip(ends, zip(everything, subject, object_, strict=True), strict=True)) == {
+        ("Impi", "Turku"): (True, True, False),
+        ("Ahti", "Vaasa"): (True, False, True),
+        ("Impi", "Vaasa"): (True, False, True),
+    }
+    assert tuple(facts.subsets) == UNSEEN_SUBSETS
 
 
 def test_no_training_set_has_a_fact_of_valid_or_test(kb: KB) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from prixlm.errors import PrixError
-from prixlm.heldout import SUBSETS, read_facts
+from prixlm.heldout import read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
@@ -103,7 +103,7 @@ def evaluate_rankers(
             text = json.dumps(parts, ensure_ascii=False, indent=1)
             write_atomically(to / "relations" / f"{name}.json", text + "\n")
     if to is not None:
-        write_table(to, {"": rows}, SUBSETS)
+        write_table(to, {"": rows})
         plot_rows(rows, to / "table.png")
     return rows, breakdown
 

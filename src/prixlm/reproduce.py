@@ -38,7 +38,7 @@ from prixlm.configs import differing
 from prixlm.errors import PrixError
 from prixlm.fusion import Fusion, FusionConfig
 from prixlm.graph import GraphConfig, GraphRanker, train_graph
-from prixlm.heldout import SUBSETS, HeldOut, read_facts
+from prixlm.heldout import HeldOut, read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.splits import SplitConfig, split_kb, unseen_triples
 from prixlm.kb.store import KB
@@ -53,6 +53,8 @@ from prixlm.training import Progress
 from prixlm.transfer import Transfer
 
 logger = logging.getLogger(__name__)
+
+UNSEEN_SUBSETS = ("all", "only the subject unseen", "the object unseen")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +259,8 @@ class Reproduction:
             how = "beam K = 50, to rank 10" if key == "model" else "exact"
             table = rank_facts(kb, ranker, facts, beyond=beyond)
             title = f"{ranker.name}, links {'kept' if links == 'keep' else 'removed'}"
-            rows.append(Row(title, figures_by_language(table, beyond), how, seconds))
+            figures = figures_by_language(table, beyond, UNSEEN_SUBSETS)
+            rows.append(Row(title, figures, how, seconds))
             write_ranks(table, folder / f"{key}.parquet")
             save_row(rows[-1], folder / f"{key}.json")
         write_atomically(path, json.dumps(list(made)) + "\n")
@@ -295,17 +298,26 @@ def _check_folder(to: Path, kb: KB, config: ReproduceConfig) -> None:
 
 
 def unseen_facts(kb: KB, langs: Sequence[str]) -> list[HeldOut]:
-    """The test facts whose subject or object no train triple has."""
+    """The test facts whose subject or object no train triple has, and those of either kind.
+
+    They are told apart because a guess by frequency can only be right where the object is known.
+    """
     table = unseen_triples(kb, links=False)
     keys = _keys(*(table[name].to_numpy() for name in ("subject", "relation", "object")))
+    order = np.argsort(keys)
+    known_object = ~table["object_unseen"].to_numpy(zero_copy_only=False)[order]
     found = []
     for lang in langs:
         if not kb.num_triples(lang, "test"):
             continue
         facts = read_facts(kb, lang)
-        rows = np.isin(_keys(facts.queries.subject, facts.queries.relation, facts.objects), keys)
-        if rows.any():
-            found.append(facts.select(np.flatnonzero(rows)))
+        mine = _keys(facts.queries.subject, facts.queries.relation, facts.objects)
+        rows = np.flatnonzero(np.isin(mine, keys))
+        if len(rows):
+            known = known_object[np.searchsorted(keys, mine[rows], sorter=order)]
+            parts = (np.ones(len(rows), bool), known, ~known)
+            subsets = dict(zip(UNSEEN_SUBSETS, parts, strict=True))
+            found.append(dataclasses.replace(facts.select(rows), subsets=subsets))
     return found
 
 
@@ -342,6 +354,6 @@ def reproduce_lp(
     tables = {"Link prediction": made}
     if everything:
         tables["Unseen entities"] = work.unseen("keep") + work.unseen("remove")
-    write_table(to, tables, SUBSETS)
+    write_table(to, tables)
     plot_rows(made, to / "table.png")
     return found

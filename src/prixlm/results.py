@@ -118,11 +118,11 @@ def markdown(rows: Sequence[Row], subsets: Sequence[str] = ("all",)) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write_table(to: Path, tables: Mapping[str, Sequence[Row]], subsets: Sequence[str]) -> None:
-    """Tables by title, as Markdown and JSON: table.md, table.json."""
+def write_table(to: Path, tables: Mapping[str, Sequence[Row]]) -> None:
+    """Tables by title with all their rows' subsets, as Markdown and JSON: table.md, table.json."""
     to.mkdir(parents=True, exist_ok=True)
     parts = [
-        (f"## {title}\n\n" if title else "") + markdown(rows, subsets)
+        (f"## {title}\n\n" if title else "") + markdown(rows, _subsets(rows))
         for title, rows in tables.items()
     ]
     write_atomically(to / "table.md", "\n".join(parts))

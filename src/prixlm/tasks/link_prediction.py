@@ -72,10 +72,12 @@ def rank_facts(
     return pa.concat_tables(parts)
 
 
-def figures_by_language(table: pa.Table, beyond: int = BEYOND) -> dict[str, dict[str, Figures]]:
+def figures_by_language(
+    table: pa.Table, beyond: int = BEYOND, names: Sequence[str] = SUBSETS
+) -> dict[str, dict[str, Figures]]:
     """Figures by language and subset."""
     ranks, lang = table["rank"].to_numpy(), np.asarray(table["lang"].to_pylist())
-    subsets = {name: table[_column(name)].to_numpy() for name in SUBSETS}
+    subsets = {name: table[_column(name)].to_numpy() for name in names}
     return {
         code: {
             name: figures(ranks[rows & (lang == code)], beyond) for name, rows in subsets.items()
