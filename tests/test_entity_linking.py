@@ -15,8 +15,7 @@ from prixlm.tasks.entity_linking import (
     accuracy,
     linking_ranks,
     read_hidden_links,
-    read_lrxel,
-    read_xlbel,
+    read_tasks,
 )
 
 
@@ -77,7 +76,7 @@ def test_xlbel_files(tmp_path: Path) -> None:
     names, queries = tmp_path / "names.txt", tmp_path / "queries.txt"
     names.write_text("C1||heart\nC1||cor\nC2||liver\nC2||liver\n||none\nC3||\nbad line\n", "utf-8")
     queries.write_text("C1||sydän\nC9|C2||maksa\nC9||mikä\n\n", "utf-8")
-    task = read_xlbel(names, queries)
+    task = read_tasks(names, {"fi": queries})["fi"]
     assert task.names == ["heart", "cor", "liver"] and task.owner.tolist() == [0, 0, 1]
     assert task.mentions == ["sydän", "maksa"]
     assert [task.answers(0), task.answers(1)] == [[0], [1]]
@@ -89,13 +88,15 @@ def test_xlbel_files(tmp_path: Path) -> None:
         "queries.txt: no name for one of several ids (kept)": 1,
     }
     names.write_text("C1|C2||heart\n", "utf-8")
-    assert len(read_xlbel(names, queries).mentions) == 2, "a name may have several ids"
+    assert len(read_tasks(names, {"fi": queries})["fi"].mentions) == 2, (
+        "a name may have several ids"
+    )
     queries.write_text("C9||mikä\n")
     with pytest.raises(PrixError, match="no mention whose id"):
-        read_xlbel(names, queries)
+        read_tasks(names, {"fi": queries})["fi"]
     names.write_text("")
     with pytest.raises(PrixError, match="has no names"):
-        read_xlbel(names, queries)
+        read_tasks(names, {"fi": queries})["fi"]
 
 
 def test_lrxel_files(tmp_path: Path) -> None:
@@ -104,19 +105,23 @@ def test_lrxel_files(tmp_path: Path) -> None:
         "1 ||| Finland ||| GPE\n2 ||| Paris ||| GPE\n2 ||| Paris, Texas ||| GPE\n", "utf-8"
     )
     queries.write_text("1 ||| Finland ||| ఫిన్లాండ్ ||| GPE\n3 ||| Rome ||| రోమ్ ||| GPE\n", "utf-8")
-    task = read_lrxel(kb, queries)
+    task = read_tasks(kb, {"te": queries}, "lrxel")["te"]
     assert task.names == ["Finland", "Paris"]
     assert task.mentions == ["ఫిన్లాండ్"] and task.answers(0) == [0]
     assert task.problems == {"kb: an id twice": 1, "te: no name for the id": 1}
 
 
-def test_the_real_queries_are_linked_to_the_english_ones(data: Path) -> None:
+def test_the_real_queries_are_linked_to_the_english_ones(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = data / "xlbel"
     english = folder / "en_1k_test_query.txt"
-    found = {
-        lang: len(read_xlbel(english, folder / f"{lang}_1k_test_query.txt").mentions)
-        for lang in ("fi", "ru", "th", "tr")
-    }
+    files = {lang: folder / f"{lang}_1k_test_query.txt" for lang in ("fi", "ru", "th", "tr")}
+    caplog.clear()
+    tasks = read_tasks(english, files)
+    found = {lang: len(task.mentions) for lang, task in tasks.items()}
+    assert caplog.text.count("the same id and name again") == 1, "said once, not for every file"
+    assert all(task.names is tasks["fi"].names for task in tasks.values())
     assert found == {"fi": 122, "ru": 118, "th": 105, "tr": 157}
 
 

@@ -145,15 +145,12 @@ def evaluate_xel(
         raise PrixError("name a KB whose links are hidden, or --names with --queries.")
     if names is not None and model:
         raise PrixError("--model translates into the names of a KB: leave it out with --names.")
-    if format not in ("xlbel", "lrxel"):
-        raise PrixError(f"--format {format}: expected xlbel or lrxel.")
     from prixlm.embed import EntityEncoder
     from prixlm.kb.store import KB
     from prixlm.languages import parse_languages
     from prixlm.spaces import Translation, evaluate_linking, hidden_tasks
-    from prixlm.tasks.entity_linking import EncoderScorer, FuzzyScorer, read_lrxel, read_xlbel
+    from prixlm.tasks.entity_linking import EncoderScorer, FuzzyScorer, read_tasks
 
-    read = read_xlbel if format == "xlbel" else read_lrxel
     with progress_bar() as progress:
         ways: list[Any] = [FuzzyScorer()]
         ways += [
@@ -170,8 +167,7 @@ def evaluate_xel(
             ]
         else:
             assert names is not None
-            files = _titled(queries or [])
-            tasks = {title: read(names, path) for title, path in files.items()}
+            tasks = read_tasks(names, _titled(queries or []), format)
         grids = evaluate_linking(tasks, ways, progress)
     show_grids(grids, "xel", to, as_json)
 

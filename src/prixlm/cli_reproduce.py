@@ -100,12 +100,12 @@ def reproduce_xel(
         raise PrixError("--names goes with --queries.")
     from prixlm.kb.store import KB
     from prixlm.reproduce_spaces import reproduce_xel as run
-    from prixlm.tasks.entity_linking import read_xlbel
+    from prixlm.tasks.entity_linking import read_tasks
 
-    files: dict[str, Any] = {}
+    paths: dict[str, Path | str] = {}
     for path in queries or []:
-        assert names is not None
-        files[once(files, path.name.split("_")[0].split(".")[0])] = read_xlbel(names, path)
+        paths[once(paths, path.name.split("_")[0].split(".")[0])] = path
+    files = read_tasks(names, paths) if names is not None else {}
     with progress_bar() as progress:
         grids = run(KB(kb), to, _space_settings(config), files, progress)
     _show_reproduced(grids, to, as_json)

@@ -1,7 +1,7 @@
 """Cross-lingual entity linking (Sec. 3.3): a mention in one language, an entity named in another.
 
-    task = read_xlbel("names.txt", "fi_queries.txt")
-    ranks = linking_ranks(EncoderScorer(encoder), task)
+    tasks = read_tasks("names.txt", {"fi": "fi_queries.txt"})
+    ranks = linking_ranks(EncoderScorer(encoder), tasks["fi"])
     accuracy(ranks, 1)
 
 The entities have one or more names; a mention may have several right entities, and any counts. An
@@ -12,9 +12,10 @@ names that cannot be told apart.
 Dimension letters: Q mentions, N names, E entities.
 """
 
+import dataclasses
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 _SCORES = 1 << 24
 """Scores that are held at once."""
+_FORMATS = {"xlbel": ("||", 2, 2), "lrxel": ("|||", 3, 4)}
+"""What stands between fields, and how many a line of names and a line of mentions has."""
 
 
 @dataclass(frozen=True)
@@ -174,37 +177,51 @@ def accuracy(ranks: Array, k: int) -> float:
     return float((ranks <= k).mean()) if len(ranks) else float("nan")
 
 
-def read_xlbel(names: Path | str, queries: Path | str) -> LinkingTask:
-    """XL-BEL's files: `id||name` and `id||mention`, several right ids joined by `|`."""
+def read_tasks(
+    names: Path | str, queries: Mapping[str, Path | str], format: str = "xlbel"
+) -> dict[str, LinkingTask]:
+    """Files of mentions, by title, and the file of names that all of them are linked to.
+
+    xlbel: `id||name` and `id||mention`, several right ids joined by `|`.
+    lrxel: names `ID ||| title ||| type`, and mentions `ID ||| en title ||| title ||| type`.
+    """
+    if format not in _FORMATS:
+        raise PrixError(f"--format {format}: expected {' or '.join(_FORMATS)}.")
+    separator, name_fields, query_fields = _FORMATS[format]
     problems: dict[str, int] = {}
     ids: dict[str, int] = {}
-    texts, owner = [], []
+    texts: list[str] = []
+    owner: list[int] = []
     seen: set[tuple[str, str]] = set()
-    for keys, text in _fields(Path(names), "||", 2, problems):
-        for key in filter(None, keys.split("|")):
+    for keys, text, *_ in _fields(Path(names), separator, name_fields, problems):
+        for key in _keys(keys, format):
+            if format == "lrxel" and key in ids:
+                _count(problems, f"{Path(names).name}: an id twice")
+                continue
             if (key, text) in seen:
                 _count(problems, f"{Path(names).name}: the same id and name again")
                 continue
             seen.add((key, text))
             texts.append(text)
             owner.append(ids.setdefault(key, len(ids)))
-    asked = [(text, key.split("|")) for key, text in _fields(Path(queries), "||", 2, problems)]
-    return _make_task(texts, owner, ids, asked, problems, Path(names), Path(queries))
+    if not texts:
+        raise PrixError(f"{names} has no names: nothing can be linked to.")
+    _warn(problems)
+    entities = (texts, np.array(owner), ids)
+    found = {}
+    for title, path in queries.items():
+        own: dict[str, int] = {}
+        fields = _fields(Path(path), separator, query_fields, own)
+        asked = [(parts[max(1, query_fields - 2)], _keys(parts[0], format)) for parts in fields]
+        task = _make_task(entities, asked, own, Path(path))
+        if not task.mentions:
+            raise PrixError(f"{path} has no mention whose id {names} names.")
+        found[title] = dataclasses.replace(task, problems=problems | own)
+    return found
 
 
-def read_lrxel(names: Path | str, queries: Path | str) -> LinkingTask:
-    """LR-XEL's files: a KB `ID ||| title ||| type`, and `ID ||| en title ||| title ||| type`."""
-    problems: dict[str, int] = {}
-    ids: dict[str, int] = {}
-    texts, owner = [], []
-    for key, title, _ in _fields(Path(names), "|||", 3, problems):
-        if key in ids:
-            _count(problems, f"{Path(names).name}: an id twice")
-            continue
-        texts.append(title)
-        owner.append(ids.setdefault(key, len(ids)))
-    asked = [(title, [key]) for key, _, title, _ in _fields(Path(queries), "|||", 4, problems)]
-    return _make_task(texts, owner, ids, asked, problems, Path(names), Path(queries))
+def _keys(text: str, format: str) -> list[str]:
+    return [key for key in text.split("|") if key] if format == "xlbel" else [text]
 
 
 def _fields(path: Path, separator: str, number: int, problems: dict[str, int]) -> Iterator[Any]:
@@ -227,35 +244,32 @@ def _count(problems: dict[str, int], why: str) -> None:
     problems[why] = problems.get(why, 0) + 1
 
 
+def _warn(problems: Mapping[str, int]) -> None:
+    for why, number in problems.items():
+        logger.warning("%d lines: %s", number, why)
+
+
 def _make_task(
-    names: list[str],
-    owner: list[int],
-    ids: dict[str, int],
+    entities: tuple[list[str], Array, dict[str, int]],
     asked: list[tuple[str, list[str]]],
     problems: dict[str, int],
-    name_file: Path,
-    query_file: Path,
+    path: Path,
 ) -> LinkingTask:
-    if not names:
-        raise PrixError(f"{name_file} has no names: nothing can be linked to.")
+    """The mentions of a file whose ids have names; the others are counted."""
+    names, owner, ids = entities
     mentions, offsets, right = [], [0], []
     for mention, keys in asked:
         found = [ids[key] for key in dict.fromkeys(keys) if key in ids]
         if not found:
-            _count(problems, f"{query_file.name}: no name for the id")
+            _count(problems, f"{path.name}: no name for the id")
             continue
         if len(found) < len(set(keys)):
-            _count(problems, f"{query_file.name}: no name for one of several ids (kept)")
+            _count(problems, f"{path.name}: no name for one of several ids (kept)")
         mentions.append(mention)
         right += found
         offsets.append(len(right))
-    for why, number in problems.items():
-        logger.warning("%d lines: %s", number, why)
-    if not mentions:
-        raise PrixError(f"{query_file} has no mention whose id {name_file} names.")
-    return LinkingTask(
-        names, np.array(owner), mentions, np.array(offsets), np.array(right), problems
-    )
+    _warn(problems)
+    return LinkingTask(names, owner, mentions, np.array(offsets), np.array(right))
 
 
 def read_hidden_links(
