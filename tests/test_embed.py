@@ -157,6 +157,32 @@ def test_an_index_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(within, truth)
 
 
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+def test_a_large_language_is_an_index_of_its_own(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Languages lie apart: the way through all names would end among those of the asker."""
+    monkeypatch.setattr("prixlm.neighbours.EXACT_TO", 100)
+    monkeypatch.setattr("prixlm.neighbours.HNSW_TO", 10_000 if kind == "hnsw" else 100)
+    places = unit(600, 16, 0)
+    vectors = np.concatenate([places + 3 * unit(1, 16, 1), places - 3 * unit(1, 16, 1)])
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    index = NeighbourIndex.build(vectors, kind=kind)
+    index.save(tmp_path / "index")
+    queries, within = vectors[:600], range(600, 1200)
+    found = index.search(queries, 5, within).entity
+    truth = 600 + np.argsort(-queries @ vectors[600:].T, axis=1)[:, :5]
+    shared = [len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)]
+    assert (found >= 600).all()
+    # One list of 32 is looked at in an IVF so small; a graph so small is searched whole.
+    assert np.mean(shared) / 5 > (0.99 if kind == "hnsw" else 0.5)
+    (kept,) = (tmp_path / "index").glob("rows-*")
+    again = NeighbourIndex.load(tmp_path / "index")
+    before = (kept / "index.faiss").stat().st_mtime_ns
+    np.testing.assert_array_equal(again.search(queries, 5, within).entity, found)
+    assert (kept / "index.faiss").stat().st_mtime_ns == before, "read, not built again"
+
+
 def test_an_index_refuses_other_vectors_and_half_a_folder(tmp_path: Path) -> None:
     index = NeighbourIndex.build(unit(10, 8, 0))
     with pytest.raises(PrixError, match="vectors of 8 numbers, and was asked with 6"):

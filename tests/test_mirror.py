@@ -175,3 +175,9 @@ def test_frequent_words_come_from_wordfreq() -> None:
 
     words = read_words(MirrorConfig(lang="fi", number=50))
     assert len(words) == 50 and "ja" in words
+    assert read_words(MirrorConfig(lang="no", number=50)) == read_words(
+        MirrorConfig(lang="nb", number=50)
+    )
+    for lang in ("te", "lo", "mr"):  # for which wordfreq would give English or Hindi
+        with pytest.raises(PrixError, match=f"has no words of {lang}"):
+            read_words(MirrorConfig(lang=lang, number=50))

@@ -130,6 +130,17 @@ def test_prompts_that_cannot_be_asked_are_counted(tmp_path: Path) -> None:
         read_bmlama(path)
 
 
+def test_a_prompt_that_is_too_long_is_counted(bases: dict[str, Path]) -> None:
+    model = PrixLM.from_base(bases["xlmr"], ())
+    long = "x " * model.max_length
+    prompts = Prompts(
+        [Prompt(f"{long} <mask>.", "a", ("a", "b")), Prompt("<mask>.", "a", ("a", "b"))]
+    )
+    found = probe(model, prompts, "en")
+    assert found.problems[f"longer than the model takes ({model.max_length})"] == 1
+    assert set(found.ranked) == {1} and 0 not in found.single
+
+
 def test_mlama_folders_have_relations(bases: dict[str, Path], tmp_path: Path) -> None:
     own = tmp_path / "fi"
     own.mkdir()
@@ -138,7 +149,8 @@ def test_mlama_folders_have_relations(bases: dict[str, Path], tmp_path: Path) ->
     (own / "P1.jsonl").write_text(json.dumps(rows[0]))
     (own / "place_of_birth.jsonl").write_text('{"sub_label": "x"}\n7\n')
     template = {"relation": "P36", "template": "[X]: pääkaupunki on [Y] ."}
-    (own / "templates.jsonl").write_text(json.dumps(template))
+    odd = {"relation": ["P1"], "template": "[X] [Y]"}
+    (own / "templates.jsonl").write_text(json.dumps(template) + "\n" + json.dumps(odd))
     found = read_mlama(tmp_path, "fi")
     assert found.prompts[0] == Prompt(
         "Ranska: pääkaupunki on <mask> .", "Pariisi", ("Pariisi", "y"), "P36"
@@ -147,6 +159,7 @@ def test_mlama_folders_have_relations(bases: dict[str, Path], tmp_path: Path) ->
         "a relation without a template": 1,
         "a row without a subject or an object": 1,
         "a line that is no JSON object": 1,
+        "a template without a relation or a text": 1,
     }
     result = probe(PrixLM.from_base(bases["xlmr"], ()), found, "fi")
     assert result.relations["P36"][1] == 2

@@ -15,7 +15,7 @@ from prixlm.compact import CompactConfig
 from prixlm.embed import EntityEncoder
 from prixlm.grids import Grid, grid_values, grids_markdown, read_grids, write_grids
 from prixlm.link import EntityLinker
-from prixlm.mirror import MirrorConfig
+from prixlm.mirror import MirrorConfig, mirror_tune
 from prixlm.pretrain import pretrain
 from prixlm.reproduce_spaces import (
     SpacesConfig,
@@ -23,8 +23,9 @@ from prixlm.reproduce_spaces import (
     reproduce_probe,
     reproduce_xel,
 )
-from prixlm.spaces import Translation, evaluate_linking, hidden_tasks
-from prixlm.tasks.entity_linking import LinkingTask, read_hidden_links
+from prixlm.spaces import Translation, check_hidden, evaluate_linking, hidden_tasks
+from prixlm.supply import SupplyConfig
+from prixlm.tasks.entity_linking import LinkingTask, read_hidden_links, read_names
 from prixlm.tasks.lexicon_induction import Dictionary, read_folder
 from prixlm.tasks.probing import Prompt, Prompts
 from prixlm.training import TrainingConfig
@@ -58,14 +59,50 @@ def test_mirror_and_link_from_a_shell(toy: KB, bases: dict[str, Path], tmp_path:
     within = done("link", encoder, *asked, "--lang", "te").stdout
     assert "ఫిన్లాండ్" in within and "Suomi" in within.splitlines()[0]
     mentions, out = tmp_path / "mentions.txt", tmp_path / "out.tsv"
-    mentions.write_text("Suomi\n\nParis\n", "utf-8")
-    done("link", encoder, "--kb", toy.folder, "--mentions", mentions, "--out", out, "-k", 1)
+    mentions.write_text("  Suomi\n\nParis \n", "utf-8")
+    asked = ("--kb", toy.folder, "--mentions", mentions, "--out", out, "-k", 1)
+    assert "3 lines (1 of them empty) linked" in done("link", encoder, *asked).stdout
     lines = [line.split("\t") for line in out.read_text("utf-8").splitlines()]
     assert [line[:3] for line in lines[1:]] == [
         ["Suomi", "1", "Suomi"],
         ["", "", ""],
         ["Paris", "1", "Paris"],
     ]
+
+
+def test_a_named_kb_means_links_unless_a_file_says_words(
+    toy: KB, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    settings = tmp_path / "mirror.toml"
+    for text, expected in (("epochs = 1\n", "links"), ('positives = "words"\n', "words")):
+        settings.write_text(text)
+        options = ("--kb", toy.folder, "--number", 8, "--batch", 4, "--epochs", 1, "--json")
+        made = done(
+            "mirror", bases["xlmr"], "--to", tmp_path / expected, "--config", settings, *options
+        )
+        assert json.loads(made.stdout)["positives"] == expected
+
+
+def test_what_saw_the_hidden_links_is_refused(
+    toy: KB, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    split = split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.9, valid=0.0))
+    config = MirrorConfig(positives="links", number=8, batch=4, epochs=1)
+    seen = mirror_tune(bases["xlmr"], tmp_path / "seen", config, toy)
+    checkpoint = next((tmp_path / "seen" / "checkpoints").glob("*/encoder.json")).parent
+    asked = ("evaluate", "xel", "--kb", split.folder, "--encoder")
+    for folder in (tmp_path / "seen", checkpoint):
+        made = CliRunner().invoke(app, [*map(str, asked), str(folder)])
+        assert isinstance(made.exception, PrixError)
+        assert "on the links that it would be asked for" in str(made.exception)
+    check_hidden(split, EntityEncoder.load(bases["xlmr"]).model, "a base")
+    # Single reads no links: that it was trained on the whole KB does not matter.
+    one = dataclasses.replace(TINY, supply=SupplyConfig(langs=("fi",)))
+    check_hidden(split, pretrain(toy, tmp_path / "single", one), "Single")
+    every = pretrain(toy, tmp_path / "all", TINY)
+    with pytest.raises(PrixError, match=r"All was trained on the KB that .* is a split of"):
+        check_hidden(split, every, "All")
+    assert seen.model.settings.trained["links_of_kb"] == toy.fingerprint()
 
 
 def test_the_tasks_from_a_shell(bases: dict[str, Path], tmp_path: Path) -> None:
@@ -95,6 +132,7 @@ def test_the_tasks_from_a_shell(bases: dict[str, Path], tmp_path: Path) -> None:
         (["evaluate", "xel"], "name a KB whose links are hidden"),
         (["evaluate", "xel", "--names", "x", "--queries", "y", "--format", "z"], "xlbel or lrxel"),
         (["evaluate", "bli", "--train", "x", "--test", "y"], "name an encoder"),
+        (["evaluate", "bli", "--train", "x", "--test", "y", "--frequent", "-5"], "0 or more"),
         (["evaluate", "probe", "--model", "x"], "--prompts, or a folder"),
         (["link", "e", "--kb", "k"], "--mention TEXT, or --mentions FILE"),
         (["link", "e", "--kb", "k", "--mention", "x", "-k", "0"], "expected 1 or more"),
@@ -120,6 +158,11 @@ def test_translation_ranks_equal_the_exact_search(toy: KB, tmp_path: Path) -> No
         answers = way.completer.translate(task.mentions[place], lang="fi", to="en", config=config)
         right = {task.names[e] for e in task.answers(place)}
         assert rank == next(a.rank for a in answers if a.name in right)
+    settings = way.completer.model.settings
+    known = tuple(lang for lang in settings.languages if lang != "fi")
+    way.completer.model.settings = dataclasses.replace(settings, languages=known)
+    with pytest.raises(PrixError, match="the model has no language 'fi'"):
+        way.ranks(task, "fi")
 
 
 def test_an_entity_counts_with_its_nearest_alias(tmp_path: Path, bases: dict[str, Path]) -> None:
@@ -144,6 +187,10 @@ def test_an_entity_counts_with_its_nearest_alias(tmp_path: Path, bases: dict[str
         (answers,) = linker.link([mention], 5)
         assert [a.name for a in answers] == ["Paris", "France"], "an entity is answered once"
         assert answers[0].score == pytest.approx(1.0, abs=1e-5)
+    texts, owner = read_names(kb, "en")
+    named = dict(zip(texts, owner.tolist(), strict=True))
+    assert set(named) == {"Paris", "City of Light", "Lutetia", "France"}
+    assert named["Lutetia"] == named["Paris"] != named["France"], "evaluation has them, too"
     with pytest.raises(PrixError, match="mention 2 is empty"):
         linker.link(["Paris", " "])
     with pytest.raises(PrixError, match="has no language xx"):

@@ -52,11 +52,11 @@ def mirror(
     from prixlm.mirror import MirrorConfig, mirror_tune
 
     settings = MirrorConfig.preset(preset)
+    if kb is not None:  # unless a file or a flag says otherwise
+        settings = dataclasses.replace(settings, positives="links")
     if config is not None:
         settings = read_config(config, settings)
     asked = {"number": number, "epochs": epochs, "batch": batch, "lang": lang}
-    if positives is None and kb is not None and config is None:
-        positives = "links"
     asked |= {"positives": positives}
     asked |= {"words": None if words is None else str(words)}
     inner = {"lr": lr, "seed": seed}
@@ -72,7 +72,10 @@ def mirror(
     if as_json:
         print_json(figures)
         return
-    console().print(f"An entity encoder of {encoder.width} numbers a name: {to}", markup=False)
+    console().print(
+        f"An entity encoder of {encoder.width} numbers a name, from {settings.positives}: {to}",
+        markup=False,
+    )
 
 
 def _given(values: dict[str, object]) -> dict[str, object]:
@@ -108,17 +111,26 @@ def link(
         raise PrixError("pass --mention TEXT, or --mentions FILE with --out FILE.")
     if k < 1:
         raise PrixError(f"-k {k}: expected 1 or more.")
-    from prixlm.link import EntityLinker, link_file
+    from prixlm.kb.store import KB
+    from prixlm.link import EntityLinker, link_file, read_mentions
+    from prixlm.queries import check_out
     from prixlm.report import print_linked
 
+    source = KB(kb)
+    if lang is not None:
+        source.entity_range(lang)  # all is refused that can be before the names are encoded
+    if mentions is not None and out is not None:
+        check_out(out)
+        read_mentions(mentions)
     with progress_bar() as progress:
-        linker = EntityLinker(encoder, kb, kind=index, progress=progress)
+        linker = EntityLinker(encoder, source, kind=index, progress=progress)
         if mentions is not None and out is not None:
-            number = link_file(linker, mentions, out, k, lang, progress)
+            counts = link_file(linker, mentions, out, k, lang, progress)
             if as_json:
-                print_json({"mentions": number, "out": str(out)})
-            else:
-                typer.echo(f"{number:,} mentions linked: {out}")
+                print_json({**counts, "out": str(out)})
+                return
+            empty = f" ({counts['empty']:,} of them empty)" if counts["empty"] else ""
+            typer.echo(f"{counts['mentions']:,} lines{empty} linked: {out}")
             return
         asked = mention or []
         found = linker.link(asked, k, lang)

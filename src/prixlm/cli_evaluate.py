@@ -148,23 +148,22 @@ def evaluate_xel(
     from prixlm.embed import EntityEncoder
     from prixlm.kb.store import KB
     from prixlm.languages import parse_languages
-    from prixlm.spaces import Translation, evaluate_linking, hidden_tasks
+    from prixlm.spaces import Translation, check_hidden, evaluate_linking, hidden_tasks
     from prixlm.tasks.entity_linking import EncoderScorer, FuzzyScorer, read_tasks
 
     with progress_bar() as progress:
+        found = {title: EntityEncoder.load(x) for title, x in _titled(encoder or []).items()}
         ways: list[Any] = [FuzzyScorer()]
-        ways += [
-            EncoderScorer(EntityEncoder.load(folder), title)
-            for title, folder in _titled(encoder or []).items()
-        ]
+        ways += [EncoderScorer(one, title) for title, one in found.items()]
         if kb is not None:
             source = KB(kb)
             asked = parse_languages(langs.split(",")) if langs else None
             tasks = hidden_tasks(source, into, asked, split, most)
-            ways += [
-                Translation(folder, source, into, f"translate {title}")
-                for title, folder in _titled(model or []).items()
-            ]
+            for title, one in found.items():
+                check_hidden(source, one.model, title)
+            for title, folder in _titled(model or []).items():
+                ways.append(Translation(folder, source, into, f"translate {title}"))
+                check_hidden(source, ways[-1].completer.model, title)
         else:
             assert names is not None
             tasks = read_tasks(names, _titled(queries or []), format)
@@ -194,6 +193,8 @@ def evaluate_bli(
 
     Example: [b]prixlm evaluate bli --encoder encoder --train en-it.train --test en-it.test[/b]
     """
+    if frequent < 0:
+        raise PrixError(f"--frequent {frequent}: expected 0 or more.")
     codes = target.split(",") if target else [None] * len(train)
     if not encoder:
         raise PrixError("name an encoder: --encoder FOLDER, made with `prixlm mirror`.")

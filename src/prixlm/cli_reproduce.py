@@ -18,6 +18,15 @@ reproduce_app = typer.Typer(
 )
 
 
+Target = Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")]
+Base = Annotated[
+    str, typer.Option(metavar="NAME", help="compact, xlm-roberta-base, mBERT or a folder.")
+]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Settings in TOML; they come after --base.")
+]
+
+
 @reproduce_app.callback()
 def _reproduce() -> None:
     """The paper's tables, every row."""
@@ -26,42 +35,24 @@ def _reproduce() -> None:
 @reproduce_app.command("lp")
 def reproduce_lp(
     kb: KBFolder,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")],
+    to: Target,
     rows: Annotated[
         str | None, typer.Option(metavar="KEYS", help="Some rows only, such as pairs,graph.")
     ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="compact, xlm-roberta-base, mBERT or a folder."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")] = None,
+    base: Base = "compact",
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Every row of the link-prediction table; a run that was stopped goes on.
 
     Example: [b]prixlm reproduce lp --kb dbp5l --to table[/b]
     """
-    import dataclasses
-
-    from prixlm.configs import read_config
     from prixlm.kb.store import KB
-    from prixlm.pretrain import PretrainConfig
     from prixlm.reproduce import ReproduceConfig
     from prixlm.reproduce import reproduce_lp as run
     from prixlm.results import print_rows, row_values
 
-    settings = ReproduceConfig()
-    if base not in (None, "compact"):
-        paper = dataclasses.replace(PretrainConfig(), base=str(base))
-        settings = dataclasses.replace(
-            settings,
-            pretrain=paper,
-            propagate_epochs=paper.epochs,
-            single_epochs=3 * paper.epochs,
-            unseen_epochs=paper.epochs,
-        )
-    if config is not None:
-        settings = read_config(config, settings)
+    settings = _settings(ReproduceConfig, base, config)
     wanted = None if rows is None else [key for key in rows.split(",") if key]
     if wanted == []:
         raise PrixError("--rows names nothing: leave it out for all rows.")
@@ -72,10 +63,6 @@ def reproduce_lp(
         return
     print_rows(console(), found)
     console().print(f"Written to {to}.", markup=False)
-
-
-SpaceConfig = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in TOML.")]
-Target = Annotated[Path, typer.Option(metavar="FOLDER", help="Where everything is written.")]
 
 
 @reproduce_app.command("xel")
@@ -89,7 +76,8 @@ def reproduce_xel(
         list[Path] | None,
         typer.Option(metavar="FILE", help="XL-BEL's mentions, named by language: fi_*.txt."),
     ] = None,
-    config: SpaceConfig = None,
+    base: Base = "compact",
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Every row of the linking table, on links that are hidden first; goes on after a stop.
@@ -99,6 +87,7 @@ def reproduce_xel(
     if (names is None) != (not queries):
         raise PrixError("--names goes with --queries.")
     from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import SpacesConfig
     from prixlm.reproduce_spaces import reproduce_xel as run
     from prixlm.tasks.entity_linking import read_tasks
 
@@ -107,7 +96,7 @@ def reproduce_xel(
         paths[once(paths, path.name.split("_")[0].split(".")[0])] = path
     files = read_tasks(names, paths) if names is not None else {}
     with progress_bar() as progress:
-        grids = run(KB(kb), to, _space_settings(config), files, progress)
+        grids = run(KB(kb), to, _settings(SpacesConfig, base, config), files, progress)
     _show_reproduced(grids, to, as_json)
 
 
@@ -122,7 +111,8 @@ def reproduce_bli(
             help="A folder for each pair (en-it), with a *train* and a *test* file.",
         ),
     ],
-    config: SpaceConfig = None,
+    base: Base = "compact",
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Every row of the lexicon-induction table; goes on after a stop.
@@ -130,11 +120,14 @@ def reproduce_bli(
     Example: [b]prixlm reproduce bli --kb dbp5l --to table --dictionaries bli[/b]
     """
     from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import SpacesConfig
     from prixlm.reproduce_spaces import reproduce_bli as run
     from prixlm.tasks.lexicon_induction import read_folder
 
     with progress_bar() as progress:
-        grids = run(KB(kb), to, read_folder(dictionaries), _space_settings(config), progress)
+        grids = run(
+            KB(kb), to, read_folder(dictionaries), _settings(SpacesConfig, base, config), progress
+        )
     _show_reproduced(grids, to, as_json)
 
 
@@ -145,7 +138,8 @@ def reproduce_probe(
     prompts: Annotated[
         Path, typer.Option(metavar="FOLDER", help="BMLAMA's TSVs, named by language: en.tsv.")
     ],
-    config: SpaceConfig = None,
+    base: Base = "compact",
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Every row of the probing table; goes on after a stop.
@@ -153,6 +147,7 @@ def reproduce_probe(
     Example: [b]prixlm reproduce probe --kb dbp5l --to table --prompts bmlama53[/b]
     """
     from prixlm.kb.store import KB
+    from prixlm.reproduce_spaces import SpacesConfig
     from prixlm.reproduce_spaces import reproduce_probe as run
     from prixlm.tasks.probing import read_bmlama
 
@@ -161,15 +156,16 @@ def reproduce_probe(
         raise PrixError(f"{prompts} has no .tsv file: expected one for each language, en.tsv.")
     asked = {path.stem: read_bmlama(path) for path in files}
     with progress_bar() as progress:
-        grids = run(KB(kb), to, asked, _space_settings(config), progress)
+        grids = run(KB(kb), to, asked, _settings(SpacesConfig, base, config), progress)
     _show_reproduced(grids, to, as_json)
 
 
-def _space_settings(config: Path | None) -> Any:
+def _settings(kind: Any, base: str, config: Path | None) -> Any:
+    """The settings of a table for a model to start from, and what a file says otherwise."""
     from prixlm.configs import read_config
-    from prixlm.reproduce_spaces import SpacesConfig
 
-    return SpacesConfig() if config is None else read_config(config, SpacesConfig())
+    settings = kind.of_base(base)
+    return settings if config is None else read_config(config, settings)
 
 
 def _show_reproduced(grids: Any, to: Path, as_json: bool) -> None:

@@ -181,12 +181,12 @@ class Completer:
 
     def encode(self, query: Query) -> list[int]:
         """The prefix of a query; what cannot be asked is an error that says why."""
-        lang = self._check_language(query.lang)
+        lang = self.check_language(query.lang)
         tokens = encode_names(self.model.encoder.tokenizer, [query.subject])[0]
         if not tokens or not query.subject.strip():
             raise PrixError(f"the name {query.subject!r} has no tokens: there is nothing to ask.")
         if query.relation is None:
-            to = self._check_language(query.to or "")
+            to = self.check_language(query.to or "")
             if to == lang:
                 raise PrixError(f"from {lang} to {to}: name two languages.")
             prefix = self.model.encoder.encode(query.subject, (lang, to), None)
@@ -200,7 +200,8 @@ class Completer:
             )
         return prefix
 
-    def _check_language(self, lang: str) -> str:
+    def check_language(self, lang: str) -> str:
+        """The language, if the KB and the model have it."""
         for place, known in (
             (str(self.kb.folder), self.kb.languages),
             ("the model", self.model.settings.languages),

@@ -59,9 +59,10 @@ class EntityLinker:
         self, mentions: Sequence[str], k: int = 5, lang: str | None = None
     ) -> list[list[Answer]]:
         """The k nearest entities of each mention, in one language or in all."""
-        empty = [place for place, mention in enumerate(mentions) if not mention.strip()]
-        if empty:
-            raise PrixError(f"mention {empty[0] + 1} is empty: there is nothing to link.")
+        mentions = [mention.strip() for mention in mentions]
+        if "" in mentions:
+            place = mentions.index("") + 1
+            raise PrixError(f"mention {place} is empty: there is nothing to link.")
         within = None if lang is None else self.kb.entity_range(lang)
         found = self.index.search(self.encoder.encode(mentions), k, within)
         known = found.entity >= 0
@@ -83,15 +84,13 @@ def link_file(
     k: int = 5,
     lang: str | None = None,
     progress: Progress | None = None,
-) -> int:
-    """Link every line of a file; how many there were. Nothing is written until all are there."""
+) -> dict[str, int]:
+    """Link every line of a file; how many there were, and how many were empty.
+
+    Nothing is written until all are there.
+    """
     check_out(out)
-    try:
-        lines = mentions.read_text("utf-8-sig").rstrip("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PrixError(f"--mentions {mentions} cannot be read as text: {error}.") from None
-    if not any(map(str.strip, lines)):
-        raise PrixError(f"--mentions {mentions} is empty: expected a mention a line.")
+    lines = read_mentions(mentions)
 
     def tables() -> Iterator[pa.Table]:
         for start in range(0, len(lines), _PART):
@@ -101,18 +100,29 @@ def link_file(
 
     with disk_errors(out):
         write_rows(tables(), SCHEMA, out)
-    return len(lines)
+    return {"mentions": len(lines), "empty": sum(not line for line in lines)}
+
+
+def read_mentions(mentions: Path) -> list[str]:
+    """The lines of a file, without the space around them."""
+    try:
+        lines = mentions.read_text("utf-8-sig").rstrip("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrixError(f"--mentions {mentions} cannot be read as text: {error}.") from None
+    if not any(map(str.strip, lines)):
+        raise PrixError(f"--mentions {mentions} is empty: expected a mention a line.")
+    return [line.strip() for line in lines]
 
 
 def _linked(linker: EntityLinker, lines: list[str], k: int, lang: str | None) -> pa.Table:
     """The answers to some lines; an empty one has a row without an answer."""
-    asked = [line for line in lines if line.strip()]
+    asked = [line for line in lines if line]
     answers = linker.link(asked, k, lang)
     entities = iter(linker.kb.entities([one.entity for row in answers for one in row]))
     rest = iter(answers)
     rows: list[dict[str, object]] = []
     for line in lines:
-        found = next(rest) if line.strip() else []
+        found = next(rest) if line else []
         if not found:
             rows.append({"mention": line})
         for one, entity in zip(found, itertools.islice(entities, len(found)), strict=True):

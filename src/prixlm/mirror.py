@@ -44,6 +44,8 @@ from prixlm.training import (
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger(__name__)
+_WORDFREQ = {"no": "nb", "tl": "fil"}
+"""Wikipedia's codes of languages that wordfreq names otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,16 +228,16 @@ def mirror_tune(
             if read_state(to, origin) is not None:
                 newest = checkpoint_folder(to, checkpoint_steps(to)[-1])
                 encoder = EntityEncoder.load(newest)
+            if kb is not None and config.positives == "links":  # a checkpoint says so, too
+                model = encoder.model
+                trained = model.settings.trained | {"links_of_kb": kb.fingerprint()}
+                model.settings = dataclasses.replace(model.settings, trained=trained)
             with state.main_process_first():  # the others then find the token cache
                 task = MirrorTask(encoder, config, kb, origin)
             if state.is_main_process:
                 write_atomically(to / "run.toml", to_toml(config))
             train(encoder.model, task, config.training, to, progress)
             encoder.model.eval()
-            if kb is not None and config.positives == "links":
-                model = encoder.model
-                trained = model.settings.trained | {"links_of_kb": kb.fingerprint()}
-                model.settings = dataclasses.replace(model.settings, trained=trained)
             if state.is_main_process:
                 with saving(to):
                     encoder.save(to)
@@ -285,10 +287,11 @@ def frequent_words(lang: str, number: int) -> list[str]:
     """The most frequent words of a language (wordfreq), most frequent first."""
     import wordfreq
 
-    try:
-        return list(wordfreq.top_n_list(lang, number))
-    except LookupError:
-        known = ", ".join(sorted(wordfreq.available_languages()))
+    known = wordfreq.available_languages()
+    code = _WORDFREQ.get(lang, lang)
+    if code not in known:  # it would answer with the words of a language that it thinks near
         raise PrixError(
-            f"wordfreq has no words of {lang}: give a file of words, or one of {known}."
-        ) from None
+            f"wordfreq has no words of {lang}: give a file of words, or one of "
+            f"{', '.join(sorted(known))}."
+        )
+    return list(wordfreq.top_n_list(code, number))

@@ -16,7 +16,7 @@ Dimension letters: N names, Q queries, H width, k neighbours.
 import importlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +157,8 @@ class NeighbourIndex:
     ) -> None:
         self.index, self.owner, self.kind, self.width = index, owner, kind, width
         self.csls = csls  # neighbours that CSLS looks at; then vectors have a further dimension
-        self._parts: dict[tuple[int, int], Any] = {}
+        self.folder: Path | None = None  # where it lies, if it was saved
+        self._parts: dict[tuple[int, int], NeighbourIndex] = {}
         self.most_names = int(np.bincount(owner).max()) if len(owner) else 1
 
     @classmethod
@@ -185,13 +186,7 @@ class NeighbourIndex:
         if csls is not None:
             crowding = mean_similarity(vectors, csls, neighbours)
             vectors = np.concatenate([vectors, crowding[:, None]], axis=1)
-        index = _make_index(kind, len(vectors), vectors.shape[1])
-        if not index.is_trained:
-            index.train(_sample(vectors, 64 * index.nlist))
-        for start in range(0, len(vectors), 1 << 16):
-            index.add(np.ascontiguousarray(vectors[start : start + (1 << 16)], np.float32))
-        if kind == "ivf":
-            index.make_direct_map()  # so that the rows of a language can be read again
+        index = _make_index(kind, len(vectors), vectors.shape[1], lambda rows: vectors[rows])
         return cls(index, owner, kind, width=width, csls=None if csls is None else neighbours)
 
     def save(self, folder: Path | str) -> None:
@@ -206,6 +201,7 @@ class NeighbourIndex:
             np.asarray(self.owner, np.int32).tofile(folder / _OWNER)
             stamp = {"kind": self.kind, "width": self.width, "names": int(self.index.ntotal)}
             write_atomically(folder / _STAMP, json.dumps(stamp) + "\n")
+        self.folder = folder
 
     @classmethod
     def load(cls, folder: Path | str) -> "NeighbourIndex":
@@ -221,7 +217,9 @@ class NeighbourIndex:
             raise PrixError(f"{folder} cannot be read ({reason}): build it again.") from None
         if index.ntotal != len(owner) or index.ntotal != stamp["names"]:
             raise PrixError(f"{folder}: index and owners differ in length: build it again.")
-        return cls(index, owner, stamp["kind"], width=stamp["width"])
+        made = cls(index, owner, stamp["kind"], width=stamp["width"])
+        made.folder = folder
+        return made
 
     def search(self, queries: Array, k: int, owners: range | None = None) -> Found:
         """The k nearest entities of each unit vector, among all or a range of entities."""
@@ -258,33 +256,45 @@ class NeighbourIndex:
         return np.concatenate([2 * asked, -column], axis=1), near.mean(axis=1, keepdims=True)
 
     def _of(self, first: int, last: int) -> Any:
-        """A search among some rows: scores and rows. Few rows are searched exactly, because a
-        graph or a list meets few of them on its way."""
-        if (first, last) == (0, len(self.owner)) or last - first > EXACT_TO:
-            return lambda asked, most: self.index.search(
-                asked, most, params=self._params(first, last, most)
-            )
-        if (first, last) not in self._parts:
-            if len(self._parts) >= _MOST_PARTS:
-                self._parts.pop(next(iter(self._parts)))
-            part = faiss.IndexFlatIP(self.index.d)
-            part.add(self.index.reconstruct_n(first, last - first))
-            self._parts[first, last] = part
+        """A search among some rows: scores and rows."""
+        part = self if (first, last) == (0, len(self.owner)) else self._part(first, last)
 
         def search(asked: Array, most: int) -> tuple[Array, Array]:
-            score, row = self._parts[first, last].search(asked, most)
+            score, row = part.index.search(asked, most, params=part._params(most))
             return score, np.where(row < 0, -1, row + first)
 
         return search
 
-    def _params(self, first: int, last: int, most: int) -> Any:
-        is_whole = first == 0 and last == len(self.owner)
-        selector = {} if is_whole else {"sel": faiss.IDSelectorRange(first, last)}
+    def _part(self, first: int, last: int) -> "NeighbourIndex":
+        """Some rows as an index of their own: the way through all of them meets few of these."""
+        if (first, last) not in self._parts:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.pop(next(iter(self._parts)))
+            self._parts[first, last] = self._make_part(first, last)
+        return self._parts[first, last]
+
+    def _make_part(self, first: int, last: int) -> "NeighbourIndex":
+        """Built now, or read; one that took long is kept beside the whole."""
+        kind = "exact" if self.kind == "exact" else choose_kind(last - first)
+        is_kept = self.folder is not None and kind != "exact"
+        folder = self.folder / f"rows-{first}-{last}" if self.folder and is_kept else None
+        if folder is not None and (folder / _STAMP).exists():
+            with suppress(PrixError):
+                return NeighbourIndex.load(folder)
+        read = self.index.reconstruct_batch
+        index = _make_index(kind, last - first, self.index.d, lambda rows: read(rows + first))
+        part = NeighbourIndex(index, self.owner[first:last], kind, width=self.width, csls=self.csls)
+        if folder is not None:  # it may lie on a disk that cannot be written
+            with suppress(PrixError, OSError, RuntimeError):
+                part.save(folder)
+        return part
+
+    def _params(self, most: int) -> Any:
         if self.kind == "hnsw":
-            return faiss.SearchParametersHNSW(efSearch=max(128, 2 * most), **selector)
+            return faiss.SearchParametersHNSW(efSearch=max(128, 2 * most))
         if self.kind == "ivf":
-            return faiss.SearchParametersIVF(nprobe=max(1, self.index.nlist // 32), **selector)
-        return faiss.SearchParameters(**selector) if selector else None
+            return faiss.SearchParametersIVF(nprobe=max(1, self.index.nlist // 32))
+        return None
 
 
 def choose_kind(number: int) -> str:
@@ -308,20 +318,25 @@ def mean_similarity(vectors: Array, others: Array, neighbours: int) -> Array:
     return found
 
 
-def _make_index(kind: str, number: int, width: int) -> Any:
+def _make_index(kind: str, number: int, width: int, read: Callable[[Array], Array]) -> Any:
+    """An index of FAISS's over `number` vectors, which are read some rows at a time."""
     if kind == "exact":
-        return faiss.IndexFlatIP(width)
-    if kind == "hnsw":
+        index = faiss.IndexFlatIP(width)
+    elif kind == "hnsw":
         index = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = 80
-        return index
-    lists = max(1, min(int(4 * number**0.5), number // 40))
-    return faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
-
-
-def _sample(vectors: Array, most: int) -> Array:
-    rows = np.random.default_rng(0).permutation(len(vectors))[:most]
-    return np.ascontiguousarray(vectors[np.sort(rows)], np.float32)
+    else:
+        lists = max(1, min(int(4 * number**0.5), number // 40))
+        centres = faiss.IndexFlatIP(width)
+        index = faiss.IndexIVFFlat(centres, width, lists, faiss.METRIC_INNER_PRODUCT)
+        rows = np.random.default_rng(0).permutation(number)[: 64 * lists]
+        index.train(np.ascontiguousarray(read(np.sort(rows)), np.float32))
+    for start in range(0, number, 1 << 16):
+        rows = np.arange(start, min(start + (1 << 16), number))
+        index.add(np.ascontiguousarray(read(rows), np.float32))
+    if kind == "ivf":
+        index.make_direct_map()  # so that the rows of a language can be read again
+    return index
 
 
 def _best_of_each(entity: Array, score: Array, k: int) -> Found:

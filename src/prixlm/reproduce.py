@@ -79,6 +79,19 @@ class ReproduceConfig:
         if min(*counts, *epochs, self.curve_facts) < 1 or not 0 < self.unseen < 1:
             raise PrixError("counts are 1 or more, and unseen is a share between 0 and 1.")
 
+    @classmethod
+    def of_base(cls, base: str) -> "ReproduceConfig":
+        """The settings for a model to start from: the paper's, unless it is `compact`."""
+        if base == "compact":
+            return cls()
+        paper = dataclasses.replace(PretrainConfig(), base=base)
+        return cls(
+            pretrain=paper,
+            propagate_epochs=paper.epochs,
+            single_epochs=3 * paper.epochs,
+            unseen_epochs=paper.epochs,
+        )
+
 
 Made = tuple[Ranker, float | None]
 """A ranker, and the seconds its training took."""

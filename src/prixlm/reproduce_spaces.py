@@ -14,7 +14,6 @@ XLM-R. A compact model from scratch has learnt little by then, so the end of the
 (`linking_at`, `probing_at`), and the others are on the curve.
 """
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +59,8 @@ class SpacesConfig:
 
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("compact"))
     mirror: MirrorConfig = field(default_factory=lambda: MirrorConfig.preset("compact"))
-    pairs: int = 80_000  # positives where they are links; words are as many as `mirror` says
+    mirror_others: MirrorConfig = field(default_factory=MirrorConfig)  # of `others`: the paper's
+    pairs: int = 80_000  # positives an epoch, words or links: as many updates of either kind
     hidden: float = 0.2  # share of the linked concepts whose links are hidden
     into: str = "en"  # the language of the entities
     single: str = "en"  # of Single, for lexicons and probing
@@ -80,6 +80,19 @@ class SpacesConfig:
             raise PrixError("linking_at and probing_at are shares of a run, from 0 to 1.")
         if self.curve not in POSITIVES:
             raise PrixError(f"curve {self.curve}: expected {' or '.join(POSITIVES)}.")
+
+    @classmethod
+    def of_base(cls, base: str) -> "SpacesConfig":
+        """The settings for a model to start from: the paper's, unless it is `compact`."""
+        if base == "compact":
+            return cls()
+        return cls(
+            pretrain=replace(PretrainConfig(), base=base),
+            mirror=MirrorConfig(),
+            pairs=MirrorConfig().number,
+            linking_at=0.75,
+            probing_at=0.1,
+        )
 
 
 class _Work:
@@ -127,8 +140,8 @@ class _Work:
         kb, folder = self.kb, self.to / "models" / "all"
         if lang is not None:
             kb, folder = self.singles[0], self.singles[1] / "models" / "single" / lang
-            supply = dataclasses.replace(settings.supply, langs=(lang,))
-            settings = dataclasses.replace(settings, supply=supply)
+            supply = replace(settings.supply, langs=(lang,))
+            settings = replace(settings, supply=supply)
         pretrain(kb, folder, settings, self.progress)
         return folder
 
@@ -140,9 +153,12 @@ class _Work:
         return checkpoint_folder(folder, 0)
 
     def encoder(self, model: Path | str, name: str, positives: str) -> EntityEncoder:
-        config = dataclasses.replace(self.config.mirror, positives=positives)
-        if positives == "links":
-            config = dataclasses.replace(config, number=self.config.pairs)
+        is_other = str(model) in self.config.others
+        config = self.config.mirror_others if is_other else self.config.mirror
+        words = config.words if positives == "words" else None
+        config = replace(config, positives=positives, words=words)
+        if not is_other:
+            config = replace(config, number=self.config.pairs)
         folder = self.to / "encoders" / f"{name}-{positives}"
         return mirror_tune(model, folder, config, self.kb, self.progress)
 
@@ -183,10 +199,12 @@ def reproduce_xel(
     split = KB(to / "kb")
     if (split.manifest.split or {}).get("from") != kb.fingerprint():
         raise PrixError(f"{to} was made with another KB: name another folder.")
-    # Single reads no links: that some are hidden changes nothing, and those of `lp` will do.
-    work = _Work(split, to, config, progress, singles=(kb, whole))
+    # Single reads no links unless facts are carried along them: that some are hidden changes
+    # nothing, and those of `lp` will do.
+    singles = None if config.pretrain.supply.propagate else (kb, whole)
+    work = _Work(split, to, config, progress, singles)
     files = files or {}
-    work.check("xel", {name: (task.names, task.mentions) for name, task in files.items()})
+    work.check("xel", {name: task.fingerprint() for name, task in files.items()})
     tasks = hidden_tasks(split, config.into)
 
     def scorer(model: Path | str, name: str, positives: str, title: str) -> EncoderScorer:

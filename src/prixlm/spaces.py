@@ -24,6 +24,7 @@ from prixlm.tasks.entity_linking import (
     LinkingTask,
     accuracy,
     read_hidden_links,
+    read_names,
 )
 from prixlm.tasks.lexicon_induction import Dictionary, induce
 from prixlm.tasks.probing import Probed, Prompts, probe, share
@@ -41,6 +42,8 @@ class Translation:
 
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Exact ranks up to ten of the best right entity of every mention."""
+        for code in (lang, self.into):
+            self.completer.check_language(code)
         trie = self.completer.trie(self.into)
         right = task.right + self.completer.kb.entity_range(self.into).start
         prefixes = [self._prefix(mention, lang, trie.height) for mention in task.mentions]
@@ -49,7 +52,11 @@ class Translation:
         asked &= trie.nodes_of(right) >= 0  # a name too long cannot be written
         left = len(task.mentions) - len(np.unique(row[asked]))
         if left:
-            logger.warning("%s: %d mentions or names are too long and count as wrong", lang, left)
+            logger.warning(
+                "%s: %d mentions or names are too long or have no tokens, and count as wrong",
+                lang,
+                left,
+            )
         ranks = np.full(len(task.mentions), np.inf)
         for batch in (_BATCH, 1):  # alone it may fit into memory
             places = np.flatnonzero(asked)
@@ -72,7 +79,7 @@ class Translation:
         return ranks
 
     def _prefix(self, mention: str, lang: str, height: int) -> list[int] | None:
-        """What the model reads of a mention; nothing where it has no room for it."""
+        """What the model reads of a mention; nothing where there is none, or no room for it."""
         try:
             prefix = self.completer.encode(Query(lang, mention, None, self.into))
         except PrixError:
@@ -101,12 +108,30 @@ def hidden_tasks(
     without = sorted(set(asked) - linked)
     if without:
         logger.warning("no hidden links into %s from %s", into, ", ".join(without))
+    names = read_names(kb, into)
     found = {
-        lang: read_hidden_links(kb, lang, into, split, most) for lang in asked if lang in linked
+        lang: read_hidden_links(kb, lang, into, split, most, names)
+        for lang in asked
+        if lang in linked
     }
     if not found:
         raise PrixError(f"{kb.folder} has no hidden links into {into}.")
     return found
+
+
+def check_hidden(kb: KB, model: PrixLM, what: str) -> None:
+    """Refuse what was trained on the links that a split hides; warn of what may have been."""
+    trained = model.settings.trained
+    seen = {trained.get("links_of_kb"), *trained.get("earlier_kbs", ())}
+    if trained.get("links_an_epoch") or trained.get("triples_carried_along_links"):
+        seen.add(trained.get("kb_fingerprint"))
+    if (kb.manifest.split or {}).get("from") in seen:
+        raise PrixError(
+            f"{what} was trained on the KB that {kb.folder} is a split of, and so on the links "
+            "that it would be asked for: train one on the split itself."
+        )
+    if seen - {None, kb.fingerprint()}:
+        logger.warning("%s was trained on another KB, perhaps on the links asked for", what)
 
 
 def evaluate_linking(
@@ -234,8 +259,20 @@ def evaluate_probing(
     ]
     if small:
         single.notes.append(COMPACT_NOTE.format(", ".join(small)))
+    sizes = {
+        row: {lang: one.num_words for lang, one in parts.items()} for row, parts in results.items()
+    }
+    if len({tuple(part.values()) for part in sizes.values()}) > 1:
+        told = "; ".join(f"{row} {_range(part.values())}" for row, part in sizes.items())
+        single.notes.append(f"The best word is one of: {told}. With fewer it is easier.")
     grids = [single, common, ranked]
     return grids + _by_relation(results), results
+
+
+def _range(numbers: Iterable[int]) -> str:
+    """The least and the most: `1,000 to 1,200`."""
+    low, high = min(numbers := list(numbers)), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _by_relation(results: Mapping[str, Mapping[str, Probed]]) -> list[Grid]:

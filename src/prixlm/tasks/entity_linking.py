@@ -13,6 +13,8 @@ Dimension letters: Q mentions, N names, E entities.
 """
 
 import dataclasses
+import hashlib
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,8 +54,8 @@ class LinkingTask:
     def differ(self) -> Array:
         """Whether a mention is none of the names of its right entities: (Q,)."""
         names: dict[int, set[str]] = {}
-        for name, owner in zip(self.names, self.owner.tolist(), strict=True):
-            names.setdefault(owner, set()).add(name)
+        for row in np.flatnonzero(np.isin(self.owner, self.right)).tolist():
+            names.setdefault(int(self.owner[row]), set()).add(self.names[row])
         return np.array(
             [
                 not any(mention in names.get(e, ()) for e in self.answers(place))
@@ -61,6 +63,13 @@ class LinkingTask:
             ],
             bool,
         )
+
+    def fingerprint(self) -> str:
+        arrays = [
+            part.astype(np.int64).tobytes() for part in (self.owner, self.offsets, self.right)
+        ]
+        texts = json.dumps([self.names, self.mentions]).encode()
+        return hashlib.sha256(b"".join([texts, *arrays])).hexdigest()
 
     def answers(self, place: int) -> list[int]:
         found: list[int] = self.right[self.offsets[place] : self.offsets[place + 1]].tolist()
@@ -272,12 +281,39 @@ def _make_task(
     return LinkingTask(names, owner, mentions, np.array(offsets), np.array(right))
 
 
+Names = tuple[list[str], Array]
+"""Names of entities, and which entity each is of."""
+
+
+def read_names(kb: KB, lang: str) -> Names:
+    """The names and aliases of a language's entities, which are counted from 0."""
+    own = kb.entity_range(lang)
+    within = f"BETWEEN {own.start} AND {own.stop - 1}"
+    query = (
+        f"SELECT id, name FROM (SELECT id, name, 0 AS how FROM entities WHERE id {within} "
+        f"UNION ALL SELECT entity, name, 1 FROM aliases WHERE entity {within}) "
+        "ORDER BY id, how, name"
+    )
+    names: list[str] = []
+    owner = [np.zeros(0, np.int64)]
+    for batch in kb.stream(query, 1 << 16):
+        owner.append(np.asarray(batch.column(0), np.int64) - own.start)
+        names += batch.column(1).to_pylist()
+    return names, np.concatenate(owner)
+
+
 def read_hidden_links(
-    kb: KB, lang: str, into: str, split: str = "test", most: int | None = None
+    kb: KB,
+    lang: str,
+    into: str,
+    split: str = "test",
+    most: int | None = None,
+    names: Names | None = None,
 ) -> LinkingTask:
     """The hidden links of a split (`prixlm split --hide-links`), as mentions and entities.
 
-    Candidates are all entities of `into`; mentions are names in `lang`.
+    Candidates are all entities of `into` with all their names (read once for several languages);
+    mentions are names in `lang`.
     """
     own, other = kb.entity_range(lang), kb.entity_range(into)
     a, b = (np.asarray(column, np.int64) for column in kb.hidden_links(split).columns)
@@ -291,20 +327,9 @@ def read_hidden_links(
         subjects = np.sort(np.random.default_rng(0).permutation(subjects)[:most])
         rows = rows[np.isin(rows[:, 0], subjects)]
     offsets = np.searchsorted(rows[:, 0], np.append(subjects, np.iinfo(np.int64).max))
-    names = [name for batch in _entity_names(kb, other) for name in batch]
-    return LinkingTask(
-        names,
-        np.arange(len(other)),
-        kb.names(subjects.tolist()),
-        offsets,
-        rows[:, 1] - other.start,
-    )
-
-
-def _entity_names(kb: KB, ids: range) -> Iterator[list[str]]:
-    query = f"SELECT name FROM entities WHERE id >= {ids.start} AND id < {ids.stop} ORDER BY id"
-    for batch in kb.stream(query, 1 << 16):
-        yield batch.column(0).to_pylist()
+    texts, owner = names or read_names(kb, into)
+    mentions = kb.names(subjects.tolist())
+    return LinkingTask(texts, owner, mentions, offsets, rows[:, 1] - other.start)
 
 
 def _within(values: Array, ids: range) -> Array:

@@ -44,6 +44,7 @@ _BUDGET = 1 << 13
 _LOGITS = 1 << 26
 """and scores: a mask has one for every piece of the vocabulary."""
 _COLUMNS = ["Prompt", "Ans", "Candidate Ans", "Subject"]
+_TEMPLATE = ("relation", "template")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ def read_mlama(folder: Path | str, lang: str) -> Prompts:
     own = Path(folder) / lang
     problems: dict[str, int] = {}
     rows = _lines(own / "templates.jsonl", problems)
-    templates = {row.get("relation"): row.get("template") for row in rows}
+    good = [row for row in rows if all(isinstance(row.get(x), str) for x in _TEMPLATE)]
+    _count(problems, "a template without a relation or a text", len(rows) - len(good))
+    templates = {row["relation"]: row["template"] for row in good}
     found = []
     for path in sorted(set(own.glob("*.jsonl")) - {own / "templates.jsonl"}):
         template = templates.get(path.stem)
@@ -165,6 +168,7 @@ class Probed:
     ranked: dict[int, bool]  # candidate ranking
     problems: dict[str, int]  # what could not be asked, by reason
     relations: dict[str, tuple[float, int]]  # candidate ranking by relation, where it is known
+    num_words: int  # words that the best one was found among
 
 
 def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
@@ -175,12 +179,15 @@ def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
     pieces = probing.encode([prompt.answer for prompt in prompts.prompts])
     _count(problems, "an answer of no piece at all", sum(not row for row in pieces))
     words = probing.words()
-    rows = [place for place, row in enumerate(pieces) if len(row) == 1]
+    known = _Candidates(probing, prompts.prompts, problems)
+    fits = probing.fit(prompts.prompts, known)
+    _count(problems, f"longer than the model takes ({model.max_length})", int((~fits).sum()))
+    rows = [place for place, row in enumerate(pieces) if len(row) == 1 and fits[place]]
     stops = sum(not words[pieces[row][0]] for row in rows)
     _count(problems, "an answer that is a stop word or none (never right as best word)", stops)
     best = probing.best_words([prompts.prompts[row].text for row in rows], words)
     single = {row: bool(best[i] == pieces[row][0]) for i, row in enumerate(rows)}
-    ranked = probing.rank_candidates(prompts.prompts, problems)
+    ranked = probing.rank_candidates(prompts.prompts, known, fits)
     by_relation: dict[str, list[bool]] = {}
     for row, hit in ranked.items():
         if prompts.prompts[row].relation:
@@ -191,6 +198,7 @@ def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
         ranked,
         problems,
         {name: (share(part), len(part)) for name, part in sorted(by_relation.items())},
+        int(words.sum()),
     )
 
 
@@ -252,11 +260,10 @@ class _Probing:
         return best
 
     def rank_candidates(
-        self, prompts: Sequence[Prompt], problems: dict[str, int]
+        self, prompts: Sequence[Prompt], known: "_Candidates", fits: Array
     ) -> dict[int, bool]:
         """Whether the answer is the best of a prompt's candidates, by the prompt's number."""
-        known = _Candidates(self, prompts, problems)
-        asked = [place for place in range(len(prompts)) if known.is_asked[place]]
+        asked = [place for place in range(len(prompts)) if known.is_asked[place] and fits[place]]
         # A prompt with n masks is read once for all its candidates of n pieces.
         reads = [(place, size) for place in asked for size in known.sizes(place)]
         inputs = [self._fill(prompts[place].text, size) for place, size in reads]
@@ -274,6 +281,15 @@ class _Probing:
                 start += size
         return {place: bool(best[place, 1] > best[place, 0]) for place in asked}
 
+    def fit(self, prompts: Sequence[Prompt], known: "_Candidates") -> Array:
+        """Whether a prompt has room for its longest candidate: (prompts,)."""
+        longest = [max([1, *known.sizes(place)]) for place in range(len(prompts))]
+        lengths = [
+            len(self._fill(prompt.text, masks))
+            for prompt, masks in zip(prompts, longest, strict=True)
+        ]
+        return np.array(lengths, np.int64) <= self.model.max_length
+
     def _fill(self, text: str, masks: int) -> list[int]:
         start, rest = text.split(BLANK)
         before, after = self.encode([start.rstrip(), rest])  # a mask takes the space before it
@@ -283,9 +299,6 @@ class _Probing:
     def _scores(self, inputs: Sequence[list[int]]) -> Iterator[tuple[Array, torch.Tensor]]:
         """The logits at all masks of some inputs at a time: (rows, (masks, V)), rows in order."""
         lengths = np.array([len(row) for row in inputs], np.int64)
-        most = self.model.max_length
-        if lengths.max(initial=0) > most:
-            raise PrixError(f"a prompt has {lengths.max()} tokens; the model takes {most}.")
         for rows in self._passes(inputs, lengths):
             length = lengths[rows]
             ids = np.full((len(rows), int(length.max())), self.padding, np.int64)
