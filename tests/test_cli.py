@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from prixlm import PrixError
 from prixlm.cli import app
 from prixlm.compact import CompactConfig
 from prixlm.demo import DemoConfig, run_demo
@@ -124,6 +125,13 @@ def test_the_demo_shows_languages_and_the_loss_falling(
     monkeypatch.setattr("prixlm.demo.import_kb", None)
     run_demo(folder)
     assert (folder / "proposals" / "proposals.parquet").read_bytes() == proposals
+
+
+def test_the_demo_leaves_folders_of_others_alone(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(PrixError, match="has a model that no demo made"):
+        run_demo(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_the_version_and_the_help_are_printed() -> None:

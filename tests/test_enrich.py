@@ -91,7 +91,7 @@ def test_the_origin_is_who_states_it(split: KB, tmp_path: Path) -> None:
     enrich(split, tmp_path / "p", dataclasses.replace(CONFIG, into=("et",), relations=None))
     concept = split.concepts()
     stated: dict[tuple[int, int, int], set[str]] = {}
-    query = "SELECT lang, subject, relation, object FROM triples WHERE split = 'train'"
+    query = f"SELECT lang, subject, relation, object FROM triples WHERE split IN {KNOWN}"
     for lang, subject, relation, object_ in split.query(query).fetchall():
         key = (int(concept[subject]), relation, int(concept[object_]))
         stated.setdefault(key, set()).add(lang)
@@ -292,7 +292,12 @@ def test_the_commands_from_enrich_to_a_report(split: KB, tmp_path: Path) -> None
     done("review", p, "--to", tmp_path / "r.tsv")
     assert "open" in done("review", p, "--marks", tmp_path / "r.tsv")
     assert "facts in" in done("export", p, "--format", "nt", "--to", tmp_path / "f.nt")
-    told = done("report", p, "--kb", kb, "--to", tmp_path / "report", "--json")
-    assert Path(json.loads(told)["report"]).is_file()
+    rows = done("evaluate", "lp", "--kb", kb, "--most", 20, "--to", tmp_path / "lp")
+    assert "Hits@1" in rows
+    tables = ("--table", tmp_path / "lp" / "table.json")
+    told = done("report", p, "--kb", kb, "--to", tmp_path / "report", *tables, "--json")
+    page = Path(json.loads(told)["report"]).read_text("utf-8")
+    assert "Hits@10" in page and "links: lookup" in page and "How long it took" in page
+    assert "Proposed into Estonian, from confidence 0.1 on, only capital" in page
     made = CliRunner().invoke(app, ["report", str(p), "--kb", str(kb.parent / "kb"), "--to", "x"])
     assert isinstance(made.exception, PrixError) and "another KB" in str(made.exception)

@@ -30,6 +30,7 @@ def proposal(number: int, **values: object) -> dict[str, object]:
         "relation": 0,
         "relation_key": "http://dbpedia.org/ontology/capital",
         "relation_name": "pääkaupunki",
+        "relation_is_named": True,
         "object": 100 + number,
         "object_key": f"http://fi.dbpedia.org/resource/O{number}",
         "object_name": f"kohde {number}",
@@ -54,6 +55,7 @@ def make(folder: Path, rows: list[dict[str, object]]) -> Path:
         "kb": "ab" * 32,
         "licence": "CC BY-SA",
         "sources": ["a.nt", "b.nt"],
+        "config": {"into": sorted({str(row["lang"]) for row in rows})},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
@@ -309,6 +311,43 @@ def test_a_formula_in_a_name_is_text(tmp_path: Path) -> None:
     assert read_review(folder, tmp_path / "r.tsv").accepted == 1
 
 
+def test_a_name_that_a_spreadsheet_changed_is_still_its_proposal(tmp_path: Path) -> None:
+    folder = make(tmp_path / "p", [proposal(0, subject_name="007"), proposal(1, object_name="3/4")])
+    write_review(folder, tmp_path / "r.tsv")
+    mark(tmp_path / "r.tsv", {0: "accept", 1: "reject"})
+    text = (tmp_path / "r.tsv").read_text("utf-8")
+    (tmp_path / "r.tsv").write_text(text.replace("007", "7").replace("3/4", "2026-03-04"), "utf-8")
+    found = read_review(folder, tmp_path / "r.tsv")
+    assert (found.accepted, found.rejected) == (1, 1)
+
+
+def test_a_name_of_another_language_is_no_label(tmp_path: Path) -> None:
+    rows = [proposal(0, relation_name="capital", relation_is_named=False)]
+    export_proposals(make(tmp_path / "p", rows), tmp_path / "x.nt", ExportConfig(format="nt"))
+    quads = ox.parse(path=str(tmp_path / "x.nt"), format=ox.RdfFormat.N_TRIPLES)
+    labels = {q.object.value for q in quads if q.predicate.value.endswith("#label")}
+    assert labels == {"aihe 0", "kohde 0"}
+
+
+def test_half_a_folder_and_a_refusal_leave_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.qs"
+    config = ExportConfig(format="quickstatements", reference="S854:http://example.org")
+    with pytest.raises(PrixError, match="needs Wikidata's ids"):
+        export_proposals(folder, out, config)
+    with pytest.raises(PrixError, match=r"--lang sv: .* has proposals in fi"):
+        export_proposals(folder, out, ExportConfig(format="nt", lang="sv"))
+    whole = (folder / "proposals.parquet").read_bytes()
+    (folder / "proposals.parquet").write_bytes(whole[:-20])
+    for work in (
+        lambda: export_proposals(folder, out, ExportConfig(format="nt")),
+        lambda: write_review(folder, tmp_path / "r.tsv"),
+        lambda: read_review(folder, tmp_path / "r.tsv"),
+    ):
+        with pytest.raises(PrixError, match=r"cannot be read .* run `prixlm enrich` again"):
+            work()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["proposals"]
+
+
 def test_wrong_marks_and_rows_are_said_and_nothing_is_taken(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "review.tsv"
     write_review(folder, path)
@@ -322,7 +361,8 @@ def test_wrong_marks_and_rows_are_said_and_nothing_is_taken(folder: Path, tmp_pa
     path.write_text(good.replace("\t3\tfi", "\t4\tfi"), "utf-8")
     with pytest.raises(PrixError, match="of other proposals"):
         read_review(folder, path)
-    path.write_text(good.replace("pääkaupunki", "naapuri"), "utf-8")
+    old = "\n".join(line.rsplit("\t", 1)[0] for line in good.splitlines())  # as 0.1 wrote it
+    path.write_text(old.replace("pääkaupunki", "naapuri"), "utf-8")
     with pytest.raises(PrixError, match="of other proposals"):
         read_review(folder, path)
     path.write_text(good.replace("\t3\tfi", "\t²\tfi"), "utf-8")
@@ -342,3 +382,18 @@ def test_marks_correct_the_confidence() -> None:
     assert (np.diff(fitted) >= 0).all()
     np.testing.assert_array_equal(refit(confidence, {}), confidence)
     assert refit(confidence, {0: False}).mean() > 0.6, "one mark moves little"
+    assert refit(confidence, {180: False})[180] > 0.85
+
+
+@pytest.mark.parametrize(("true", "number", "most"), [(0.0, 20, 0.07), (0.25, 200, 0.07)])
+def test_marks_make_the_confidence_better(true: float, number: int, most: float) -> None:
+    """Marks of a calibrated confidence move it little; many put one right that is too sure."""
+    errors = []
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        confidence = np.sort(generator.uniform(0.5, 1, 500))
+        chance = np.clip(confidence - true, 0, 1)
+        marked = generator.permutation(500)[:number]
+        marks = {int(n): bool(generator.random() < chance[n]) for n in marked}
+        errors.append(np.abs(refit(confidence, marks) - chance).mean())
+    assert np.mean(errors) < most

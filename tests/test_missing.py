@@ -59,6 +59,61 @@ def test_what_another_language_states_is_asked_where_it_has_a_name(kb: KB) -> No
     assert ("Suomi", "capital") not in found, "its object has no name in the language"
 
 
+def small(tmp_path: Path, facts: list[str], links: list[str]) -> KB:
+    head = "lang\tsubject\trelation\tobject\tsplit"
+    (tmp_path / "facts.tsv").write_text("\n".join([head, *facts]), "utf-8")
+    head = "lang_a\tname_a\tlang_b\tname_b"
+    (tmp_path / "links.tsv").write_text("\n".join([head, *links]), "utf-8")
+    return import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
+
+
+def test_what_is_known_under_one_name_is_known_under_the_others(tmp_path: Path) -> None:
+    """Two Finnish names of Finland, and two of Helsinki."""
+    facts = [
+        "en\tFinland\tcapital\tHelsinki\ttrain",
+        "en\tFinland\tneighbour\tSweden\ttrain",
+        "en\tFinland\tneighbour\tNorway\ttrain",
+        "fi\tSuomi\tcapital\tHelsinki\tvalid",
+        "fi\tSuomi\tneighbour\tRuotsi\tvalid",
+        "fi\tNorja\tneighbour\tRuotsi\ttrain",
+        "fi\tStadi\tnimi\tStadi\ttrain",
+        "fi\tSuomen tasavalta\tnimi\tNorja\ttrain",
+    ]
+    links = ["en\tFinland\tfi\tSuomi", "en\tFinland\tfi\tSuomen tasavalta"]
+    links += ["en\tHelsinki\tfi\tHelsinki", "en\tHelsinki\tfi\tStadi"]
+    links += ["en\tSweden\tfi\tRuotsi", "en\tNorway\tfi\tNorja"]
+    kb = small(tmp_path, facts, links)
+    found = asked(kb, "fi")
+    assert ("Suomen tasavalta", "capital") not in found, "Suomi has one"
+    assert found["Suomen tasavalta", "neighbour"] == ("elsewhere", 1.0), "Norway is not known yet"
+    hidden = {}
+    for part in MissingFacts(kb).questions("fi"):
+        queries = part.queries
+        for row, subject in enumerate(kb.names(queries.subject.tolist())):
+            known = queries.hidden[queries.offset[row] : queries.offset[row + 1]]
+            hidden[subject, queries.relation[row]] = set(kb.names(known.tolist()))
+    neighbour = kb.relation_names("en").index("neighbour")
+    assert hidden["Suomen tasavalta", neighbour] == {"Ruotsi"}
+    many = MissingFacts(kb)._known(
+        "fi", np.arange(len(kb.entity_range("fi"))) + kb.entity_range("fi").start
+    )
+    names = kb.names(many[2].tolist())
+    capital = kb.relation_names("en").index("capital")
+    assert {name for name, r in zip(names, many[1], strict=True) if r == capital} == {
+        "Helsinki",
+        "Stadi",
+    }
+
+
+def test_what_another_language_holds_out_is_asked_where_it_is_known(tmp_path: Path) -> None:
+    facts = ["en\tFinland\tcapital\tHelsinki\ttest", "en\tSweden\tcapital\tStockholm\ttrain"]
+    facts += ["fi\tSuomi\tnimi\tHelsinki\ttrain"]
+    links = ["en\tFinland\tfi\tSuomi", "en\tHelsinki\tfi\tHelsinki"]
+    kb = small(tmp_path, facts, links)
+    assert asked(kb, "fi")["Suomi", "capital"] == ("elsewhere", 1.0)
+    assert ("Suomi", "capital") not in asked(kb, "fi", MissingConfig(known=("train", "valid")))
+
+
 def test_what_things_like_it_have_is_asked_with_their_share(kb: KB) -> None:
     found = asked(kb, "en")
     kind, share = found["C9", "language"]

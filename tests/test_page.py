@@ -29,7 +29,9 @@ def proposals(toy: KB, tmp_path: Path) -> Path:
     folder = make(tmp_path / "proposals", rows)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     config = {"min_confidence": 0.5, "into": ["fi", "ar"], "missing": {"known": ["train"]}}
-    manifest |= {"config": config, "licence": HOSTILE}
+    config |= {"relations": [HOSTILE], "limit": 7}
+    manifest |= {"config": config, "licence": HOSTILE, "rankers": [HOSTILE]}
+    manifest |= {"labels": {"fi": {"names": 3}}, "links": {"ar": {"links": 4}}}
     manifest |= {"proposals": {"fi": {"elsewhere": 2}}}
     (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     return folder

@@ -47,30 +47,36 @@ class Chance:
         config = config or MissingConfig()
         before = MissingFacts(kb, replace(config, known=("train",), relations=None))
         weights = {"valid": 1.0, "known": _drawn_as_valid(kb)}
-        answers = {split: weight for split, weight in weights.items() if split in config.known}
+        answers = {split: weights.get(split, 0.0) for split in config.known if split != "train"}
         return cls._learn(*_cases(before, langs, answers), kb.num_relations)
 
     @classmethod
     def _learn(
-        cls, concept: Array, relation: Array, share: Array, stated: Array, size: int
+        cls,
+        concept: Array,
+        relation: Array,
+        share: Array,
+        stated: Array,
+        nothing: Array,
+        size: int,
     ) -> "Chance":
-        """stated: (Q,) 1 for an answer, 0 for none, between where that is half known."""
+        """stated and nothing: (Q,) how far a question counts as one with an answer, or without."""
         from sklearn.linear_model import LogisticRegression
 
-        rate = _rates(relation, stated, size)
+        rate = _rates(relation, stated, nothing, size)
         if not stated.any():
             return cls(np.zeros(size), np.array([0.0, 1.0, 0.0]))
         # A rate that counts the question itself would tell what it is: it is of the other half.
         half = (concept * 2654435761 >> 16) % 2 == 0
         others = np.where(
             half,
-            _rates(relation[~half], stated[~half], size)[relation],
-            _rates(relation[half], stated[half], size)[relation],
+            _rates(relation[~half], stated[~half], nothing[~half], size)[relation],
+            _rates(relation[half], stated[half], nothing[half], size)[relation],
         )
         features = _features(share, others)
         both = np.concatenate([features, features])
         is_answered = np.arange(len(both)) < len(features)
-        weight = np.concatenate([stated, 1 - stated])
+        weight = np.concatenate([stated, nothing])
         if not weight[~is_answered].any():
             return cls(rate, np.array([0.0, 1.0, 0.0]))
         fitted = LogisticRegression().fit(both, is_answered, sample_weight=weight)
@@ -104,11 +110,15 @@ def _drawn_as_valid(kb: KB) -> float:
 
 def _cases(
     before: MissingFacts, langs: Sequence[str], answers: dict[str, float]
-) -> tuple[Array, Array, Array, Array]:
-    """Guessed questions (concept, relation, share), and how far a held-out fact answers them."""
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Guessed questions (concept, relation, share), and how far each counts as answered or not.
+
+    answers: the splits that answer, and how far such an answer counts. What a split answers is no
+    question without an answer, even where it does not count: it would not be asked.
+    """
     size = before.kb.num_relations
     parts: list[tuple[Array, ...]] = [
-        (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+        (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     ]
     for lang in langs:
         keys = {split: _answered(before.kb, lang, split) for split in answers}
@@ -118,15 +128,16 @@ def _cases(
             kept = part.kind == KINDS.index("usual")
             kept &= (concept * 2654435761 >> 8) % every == 0
             subject, relation = part.queries.subject[kept], part.queries.relation[kept]
-            stated = np.zeros(len(subject))
+            stated, nothing = np.zeros(len(subject)), np.ones(len(subject))
             for split, weight in answers.items():
                 found = np.isin(subject * size + relation, keys[split])
                 stated = np.maximum(stated, weight * found)
-            parts.append((concept[kept], relation, part.expected[kept], stated))
-    concept, relation, share, stated = (
+                nothing[found] = 0.0
+            parts.append((concept[kept], relation, part.expected[kept], stated, nothing))
+    concept, relation, share, stated, nothing = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
-    return concept, relation, share, stated
+    return concept, relation, share, stated, nothing
 
 
 def _answered(kb: KB, lang: str, split: str) -> Array:
@@ -139,10 +150,10 @@ def _answered(kb: KB, lang: str, split: str) -> Array:
     return np.asarray(subject * kb.num_relations + relation)
 
 
-def _rates(relation: Array, stated: Array, size: int) -> Array:
+def _rates(relation: Array, stated: Array, nothing: Array, size: int) -> Array:
     """The share of each relation's questions that have an answer, drawn to that of all: (R,)."""
-    mean = (stated.sum() + 0.5) / (len(stated) + 1)
-    number = np.bincount(relation, minlength=size)
+    mean = (stated.sum() + 0.5) / ((stated + nothing).sum() + 1)
+    number = np.bincount(relation, stated + nothing, minlength=size)
     return np.asarray(
         (np.bincount(relation, stated, minlength=size) + _SHRINK * mean) / (number + _SHRINK)
     )

@@ -172,6 +172,12 @@ def report(
         int,
         typer.Option("--try", metavar="N", help="Try the confidence on N test facts a language."),
     ] = 0,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--table", metavar="FILE", help="JSON that `evaluate ... --to` wrote, as Hits@k."
+        ),
+    ] = None,
     title: Annotated[str, typer.Option(help="Of the page.")] = "Enrichment of a knowledge base",
     as_json: Json = False,
 ) -> None:
@@ -184,14 +190,18 @@ def report(
 
     from prixlm.kb.store import KB
     from prixlm.page import Report, write_report
-    from prixlm.proposals import read_manifest
+    from prixlm.proposals import read_manifest, read_timings
+    from prixlm.results import read_tables
     from prixlm.trial import try_enrichment
 
+    if tried < 0:
+        raise PrixError(f"--try {tried}: expected 0 or more.")
     manifest, source = read_manifest(folder), KB(kb)
     if manifest["kb"] != source.fingerprint():
         raise PrixError(f"{folder} has proposals for another KB than {kb}.")
     langs = manifest["config"]["into"]
     loss = None if model is None else model / "loss.png"
+    grids = [grid for path in tables or [] for grid in read_tables(path)]
     with progress_bar() as progress:
         trials = (
             try_enrichment(source, langs, model, graph, most=tried, progress=progress)
@@ -206,6 +216,8 @@ def report(
             title=title,
             command="prixlm " + shlex.join(sys.argv[1:]),
             trials=trials,
+            grids=grids,
+            timings=read_timings(folder),
             loss=loss if loss is not None and loss.is_file() else None,
         ),
     )

@@ -47,6 +47,7 @@ from prixlm.trial import Trial, judge_proposals, judged_grids, try_enrichment
 
 _Question = tuple[Query, list[str], list[str]]
 """What is asked, what is true, and what else is true but was trained on."""
+_FOLDERS = ("report", "proposals", "encoder", "single", "model", "split", "kb")
 INTO = ("et", "te", "lo")
 """The languages that are thin, and are enriched."""
 LANGUAGES = (*INTO, "th", "ja", "ru")
@@ -167,6 +168,11 @@ class _Clock:
         self.seconds: dict[str, float] = {}
         if self.path.exists():
             self.seconds = json.loads(self.path.read_text("utf-8"))
+            return
+        others = [name for name in _FOLDERS if (to / name).exists()]
+        if others:  # they would be overwritten, or removed by the next demo
+            raise PrixError(f"{to} has a {others[0]} that no demo made: name another folder.")
+        write_atomically(self.path, "{}\n")
 
     @contextmanager
     def __call__(self, step: str) -> Iterator[None]:
@@ -178,7 +184,7 @@ class _Clock:
             write_atomically(self.path, json.dumps(self.seconds, indent=1) + "\n")
 
     def start_anew(self) -> None:
-        for name in ("report", "proposals", "encoder", "single", "model", "split", "kb"):
+        for name in _FOLDERS:
             shutil.rmtree(self.to / name, ignore_errors=True)
         self.path.unlink(missing_ok=True)
         self.seconds = {}

@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -41,13 +42,15 @@ from prixlm.labels import LabelConfig, LabelRule
 from prixlm.languages import parse_languages
 from prixlm.missing import KINDS, Missing, MissingConfig, MissingFacts
 from prixlm.model_ranking import ModelRanker
-from prixlm.proposals import FORMAT, PART, join_parts, read_manifest
+from prixlm.proposals import FORMAT, PART, join_parts, read_manifest, write_timings
 from prixlm.ranking import Ranked
 from prixlm.training import Progress
 from prixlm.transfer import Transfer
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger(__name__)
+_SHOWN = 8
+"""Relations that an error names."""
 _PART = 512
 """Questions of one part: what a kill can lose."""
 
@@ -95,10 +98,12 @@ def enrich(
     _check_old(to)
     missing = MissingFacts(kb, _with_relations(kb, config))
     _check(kb, config)
-    evidence = gather_evidence(kb, model, graph, progress)
+    # All that is known is evidence; the confidence is fitted with train alone.
+    evidence = gather_evidence(kb, model, graph, progress, config.missing.known)
+    started = time.monotonic()
     with disk_errors(work), locked(work):
         _check_stamp(work, kb, config, evidence)
-        fusion = _fit(kb, evidence, config, work)
+        fusion = _fit(kb, evidence, config, work, progress)
         chance = _chance(kb, config, work)
         run = _Run(missing, fusion, chance, evidence, config)
         parts = list(_parts(run, work, progress))
@@ -111,6 +116,7 @@ def enrich(
         write_atomically(
             out / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
         )
+        write_timings(out, {"enrich": time.monotonic() - started})
         publish(out, to)
     shutil.rmtree(work, ignore_errors=True)
     return read_manifest(to)
@@ -134,7 +140,10 @@ def _check(kb: KB, config: EnrichConfig) -> None:
             "relations that things like the subject usually have are asked for",
             kb.folder,
         )
+    linked = kb.manifest.counts["linked"]
     for lang in config.into:
+        if any(linked.values()) and lang in kb.languages and not linked.get(lang):
+            logger.warning("%s has no links of %s: no fact can be carried over", kb.folder, lang)
         if lang in kb.languages and not kb.num_triples(lang):
             logger.warning(
                 "%s has no triple in %s: only what others state is asked", kb.folder, lang
@@ -161,8 +170,19 @@ def _with_relations(kb: KB, config: EnrichConfig) -> MissingConfig:
             names.setdefault(name.casefold(), set()).add(number)
     unknown = [name for name in config.relations if name.casefold() not in names]
     if unknown:
-        raise PrixError(f"no relation {unknown[0]!r} in {kb.folder}: `prixlm stats` lists them.")
+        some = ", ".join(kb.relation_names(config.into[0])[:_SHOWN])
+        raise PrixError(
+            f"no relation {unknown[0]!r} in {kb.folder}; it has {kb.num_relations:,}, such as "
+            f"{some}."
+        )
     wanted = sorted(set().union(*(names[name.casefold()] for name in config.relations)))
+    stated = kb.query("SELECT DISTINCT relation FROM triples WHERE split = 'train'").fetchall()
+    never = sorted(set(wanted) - {relation for (relation,) in stated})
+    if never:
+        logger.warning(
+            "%s: no train fact has it, and nothing can be learnt of it",
+            ", ".join(kb.relation_keys()[relation] for relation in never),
+        )
     return replace(config.missing, relations=tuple(wanted))
 
 
@@ -180,13 +200,15 @@ def _check_stamp(work: Path, kb: KB, config: EnrichConfig, evidence: Evidence) -
         write_atomically(stamp, digest.hexdigest())
 
 
-def _fit(kb: KB, evidence: Evidence, config: EnrichConfig, work: Path) -> Fusion:
+def _fit(
+    kb: KB, evidence: Evidence, config: EnrichConfig, work: Path, progress: Progress | None
+) -> Fusion:
     """Fitted on the valid facts of the languages, or of all where these have few."""
     folder = work / "fusion"
     if not (folder / "fusion.json").exists():
-        Fusion.fit(kb, evidence.rankers, config.fusion, fitted_languages(kb, config.into)).save(
-            folder
-        )
+        rankers = evidence.reading(kb, ("train",)).rankers
+        langs = fitted_languages(kb, config.into)
+        Fusion.fit(kb, rankers, config.fusion, langs, progress).save(folder)
     return Fusion.load(kb, evidence.rankers, folder)
 
 

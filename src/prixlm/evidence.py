@@ -4,7 +4,8 @@ evidence = gather_evidence(kb, model="model", graph="graph")
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ class Evidence:
     completer: Completer | None
     identity: str  # of what was trained: the parts of a run belong to it
 
+    def reading(self, kb: KB, splits: Sequence[str]) -> "Evidence":
+        """The same, with links and rules that carry over the facts of other splits."""
+        fresh = {ranker.name: ranker for ranker in _counted(kb, splits)}
+        return replace(self, rankers=[fresh.get(one.name, one) for one in self.rankers])
+
     def place(self, kind: type) -> int | None:
         """Where the first ranker of a kind stands."""
         return next((i for i, one in enumerate(self.rankers) if isinstance(one, kind)), None)
@@ -37,8 +43,12 @@ def gather_evidence(
     model: Path | str | None = None,
     graph: Path | str | None = None,
     progress: Progress | None = None,
+    splits: Sequence[str] = ("train",),
 ) -> Evidence:
-    """Links, rules, and what was trained on this KB; what was trained on another is refused."""
+    """Links, rules, and what was trained on this KB; what was trained on another is refused.
+
+    splits: whose facts links and rules may carry over.
+    """
     rankers: list[Ranker] = []
     completer, identity = None, []
     if model is not None:
@@ -46,12 +56,18 @@ def gather_evidence(
         check_model(completer)
         rankers.append(ModelRanker(completer, search="beam", name="Prix-LM"))
         identity.append(completer.identity())
-    rankers += [Transfer(kb), Transfer(kb, "lookup"), Rules(kb, "paths"), Rules(kb)]
+    rankers += _counted(kb, splits)
     if graph is not None:
         found = load_graph(graph, kb)
         rankers.append(GraphRanker(kb, found, name="graph"))
         identity.append(hashlib.sha256(found.entity.detach().numpy().tobytes()).hexdigest())
     return Evidence(rankers, completer, " ".join(identity))
+
+
+def _counted(kb: KB, splits: Sequence[str]) -> list[Ranker]:
+    """What nothing has to be trained for."""
+    links = [Transfer(kb, splits=splits), Transfer(kb, "lookup", splits=splits)]
+    return [*links, Rules(kb, "paths", splits=splits), Rules(kb, splits=splits)]
 
 
 def check_model(completer: Completer) -> None:

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import pyoxigraph as ox
 
 from prixlm.errors import PrixError
-from prixlm.kb.disk import disk_errors, write_atomically
+from prixlm.kb.disk import disk_errors, replacing, write_atomically
 from prixlm.proposals import SCHEMA, read_manifest
 from prixlm.queries import write_rows
 from prixlm.review import corrected_confidence, read_marks
@@ -92,6 +92,9 @@ def export_proposals(folder: Path | str, out: Path | str, config: ExportConfig) 
     manifest = read_manifest(folder)
     if out.exists():
         raise PrixError(f"{out} is already there: move it, or name another file.")
+    into = manifest["config"]["into"]
+    if config.lang is not None and config.lang not in into:
+        raise PrixError(f"--lang {config.lang}: {folder} has proposals in {', '.join(into)}.")
     counts = {"written": 0, "below the confidence": 0, "not accepted": 0}
     tables = _chosen(folder, "proposals", config, counts)
     with disk_errors(out):
@@ -154,11 +157,12 @@ _TSV = ["lang", "subject_name", "relation_name", "object_name", "confidence", "w
 
 def _write_tables(tables: Iterator[pa.Table], out: Path, config: ExportConfig) -> None:
     if config.format == "parquet":
-        temporary = out.with_name(out.name + ".tmp")
-        with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
+        with (
+            replacing(out) as temporary,
+            pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer,
+        ):
             for table in tables:
                 writer.write_table(table)
-        temporary.replace(out)
         return
     names = [name.removesuffix("_name") for name in _TSV]
     schema = pa.schema([(name, pa.string()) for name in names])
@@ -204,9 +208,8 @@ def _write_rdf(
     is_quads = config.format == "nq"
     digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     run = ox.NamedNode(f"urn:prixlm:run:{digest[:16]}")
-    temporary = out.with_name(out.name + ".tmp")
     kind = ox.RdfFormat.N_QUADS if is_quads else ox.RdfFormat.N_TRIPLES
-    with temporary.open("wb") as file:
+    with replacing(out) as temporary, temporary.open("wb") as file:
         if is_quads:
             ox.serialize(_about_run(run, manifest), file, format=kind)
         for table in tables:
@@ -226,7 +229,6 @@ def _write_rdf(
                     quads += _about(about, triple, row, run, config)
                 ox.serialize(quads, file, format=kind)
                 counts[name] += 1
-    temporary.replace(out)
     return counts
 
 
@@ -245,7 +247,8 @@ def _triples(row: dict[str, Any], config: ExportConfig) -> Iterator[ox.Triple]:
     subject, relation, object_ = _parts(row, config)
     yield ox.Triple(subject, relation, object_)
     for node, name in ((subject, "subject"), (relation, "relation"), (object_, "object")):
-        yield ox.Triple(node, _LABEL, ox.Literal(row[f"{name}_name"], language=row["lang"]))
+        if name != "relation" or row["relation_is_named"]:  # else it is no name of this language
+            yield ox.Triple(node, _LABEL, ox.Literal(row[f"{name}_name"], language=row["lang"]))
 
 
 def _parts(
@@ -318,11 +321,10 @@ def _write_statements(
     tables: Iterator[pa.Table], folder: Path, out: Path, config: ExportConfig
 ) -> dict[str, int]:
     """QuickStatements, version 1: item, property, value and a reference; item, Lxx, name."""
-    temporary = out.with_name(out.name + ".tmp")
     counts = {"written": 0, "stated already": 0, "labels": 0, "names with quotation marks": 0}
     source = _source(config)
     seen: set[tuple[str, str, str]] = set()
-    with temporary.open("w", encoding="utf-8") as file:
+    with replacing(out) as temporary, temporary.open("w", encoding="utf-8") as file:
         for table in tables:
             for row in table.to_pylist():
                 keys = (row["subject_key"], row["relation_key"], row["object_key"])
@@ -341,7 +343,6 @@ def _write_statements(
             name, lang = " ".join(row["name"].split()), _WIKIDATA.get(row["lang"], row["lang"])
             file.write(f'{row["key"]}\tL{lang}\t"{name}"\n')
             counts["labels"] += 1
-    temporary.replace(out)
     return counts
 
 

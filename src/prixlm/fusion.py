@@ -35,6 +35,7 @@ from prixlm.heldout import Questions, read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.store import KB
 from prixlm.ranking import PairRanker, Queries, Ranked, Ranker, make_ranked
+from prixlm.training import Progress
 
 Array = np.ndarray[Any, Any]
 _TREES, _SETTINGS = "fusion.skops", "fusion.json"
@@ -46,6 +47,8 @@ _MANY = 4000
 """Questions from which on four parts are enough to fit a confidence on, instead of ten."""
 _ENOUGH = 200
 """Valid facts of the languages themselves that a confidence is fitted on; else those of all."""
+_ASKED = 512
+"""Queries whose candidates are looked for at once."""
 _CONTEXT, _VIEW = NUM_FEATURES, 5
 """Features of the context, and of each ranker."""
 
@@ -113,6 +116,7 @@ class Fusion(PairRanker):
         rankers: Sequence[Ranker],
         config: FusionConfig | None = None,
         langs: Sequence[str] | None = None,
+        progress: Progress | None = None,
     ) -> "Fusion":
         """Learn from the valid facts of some languages, or of all that have any."""
         config = config or FusionConfig()
@@ -130,14 +134,28 @@ class Fusion(PairRanker):
             for lang in langs
         ]
         asked = [part.questions() if config.together else part.singly() for part in parts]
-        self._fit(self._examples(asked))
+        self._fit(self._examples(asked, progress))
         self.seconds = time.monotonic() - started
         return self
 
-    def _examples(self, parts: Sequence[Questions]) -> "_Examples":
+    def _examples(
+        self, parts: Sequence[Questions], progress: Progress | None = None
+    ) -> "_Examples":
         """The candidates of all queries, language by language."""
-        found = [self.candidates(part.queries) for part in parts]
         starts = np.cumsum([0, *(len(part.queries) for part in parts)])
+        found = []
+        for part, start in zip(parts, starts.tolist(), strict=False):
+            some = []
+            for first in range(0, len(part.queries), _ASKED):
+                rows = np.arange(first, min(first + _ASKED, len(part.queries)))
+                one = self.candidates(part.queries.select(rows))
+                some.append(Candidates(one.owner + first, one.entity, one.features))
+                if progress is not None:
+                    progress("fit the confidence", start + int(rows[-1]) + 1, int(starts[-1]))
+            columns = ("owner", "entity", "features")
+            found.append(
+                Candidates(*(np.concatenate([getattr(x, name) for x in some]) for name in columns))
+            )
         labels = [
             part.is_right(one.owner, one.entity) for one, part in zip(found, parts, strict=True)
         ]

@@ -139,7 +139,7 @@ class GraphTask:
         if not len(merged):
             raise PrixError(f"{kb.folder} has no train triples: there is nothing to learn from.")
         self.triples = np.stack([merged.source, merged.relation, merged.target])
-        valid = read_merged(kb, "valid")
+        valid = read_merged(kb, ["valid"])
         rows = np.random.default_rng(0).permutation(len(valid))[:4000]
         self.valid = np.stack([valid.source, valid.relation, valid.target])[:, np.sort(rows)]
         self.steps_an_epoch = -(-self.triples.shape[1] // config.batch)

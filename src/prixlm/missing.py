@@ -11,7 +11,8 @@ A question is a subject and a relation. Two kinds are worth it:
   which one of its relations points, a large share has this one too, in all languages together.
 
 A relation that nearly always has one object (learnt from the train triples) is never asked for a
-second. Only train triples are evidence; what is known, in whatever split, is no answer.
+second. What is known is evidence for the other languages, and no answer in its own; what the
+language knows of a thing under one name it knows under the others.
 
 Dimension letters: S subjects, R relations, C concepts, Q questions. Relation R + r is r turned
 around: what has it is an object of r.
@@ -86,7 +87,7 @@ class MissingFacts:
     def __init__(self, kb: KB, config: MissingConfig | None = None) -> None:
         self.kb, self.config = kb, config or MissingConfig()
         self.concept = kb.concepts().astype(np.int64)
-        merged = read_merged(kb)
+        merged = read_merged(kb, self.config.known)
         rows = np.flatnonzero(merged.relation < kb.num_relations)
         self.merged, self.rows = merged, rows  # forward facts, in the order of their sources
         num_concepts = int(self.concept.max(initial=-1)) + 1
@@ -95,6 +96,7 @@ class MissingFacts:
         self.stated = _stated(kb, self.config.known)
         self.has = self._relations(num_concepts)
         self.share = self._shares()
+        self._pairs: dict[str, Array] = {}
         self.wanted = np.ones(kb.num_relations, bool)
         if self.config.relations is not None:
             self.wanted[:] = False
@@ -141,7 +143,7 @@ class MissingFacts:
 
     def _some(self, lang: str, place: int, subject: Array, named: Array) -> Missing:
         size = self.kb.num_relations
-        known = _known(self.kb, subject, self.config.known)
+        known = self._known(lang, subject)
         stated, owner = ragged_ranges(
             self.starts[self.concept[subject]], self.starts[self.concept[subject] + 1]
         )
@@ -169,6 +171,39 @@ class MissingFacts:
         offset = np.append(0, np.cumsum(high - low))
         queries = Queries(lang, asked // size, asked % size, offset, known[2][hidden])
         return Missing(queries, expected, kind)
+
+    def _known(self, lang: str, subject: Array) -> Array:
+        """What the language knows of some subjects (a range of them): (3, N), in order.
+
+        Where a thing has several names in the language, a fact is known of all of them.
+        """
+        known = _facts(self.kb, f"BETWEEN {subject[0]} AND {subject[-1]}", self.config.known)
+        name, other = self._twins(lang)
+        if not len(name):
+            return known
+        low, high = np.searchsorted(name, [subject[0], subject[-1] + 1])
+        if low < high:
+            ids = ", ".join(map(str, np.unique(other[low:high]).tolist()))
+            theirs = _facts(self.kb, f"IN ({ids})", self.config.known)
+            known = np.concatenate([known, _renamed(theirs, 0, other, name, subject)], axis=1)
+        known = np.concatenate([known, _renamed(known, 2, name, other)], axis=1)
+        return np.unique(known, axis=1)
+
+    def _twins(self, lang: str) -> tuple[Array, Array]:
+        """Entities of a language that are one thing under several names, and the others of each."""
+        if lang not in self._pairs:
+            own = self.kb.entity_range(lang)
+            concept = self.concept[own.start : own.stop]
+            several = np.flatnonzero(np.bincount(concept)[concept] > 1)
+            several = several[np.argsort(concept[several], kind="stable")]
+            sorted_ = concept[several]
+            low, high = (np.searchsorted(sorted_, sorted_, side=side) for side in ("left", "right"))
+            place, owner = ragged_ranges(low, high)
+            pairs = np.stack([several[owner], several[place]]) + own.start
+            pairs = pairs[:, pairs[0] != pairs[1]]
+            self._pairs[lang] = np.unique(pairs, axis=1)
+        name, other = self._pairs[lang]
+        return name, other
 
     def _likely(self, subject: Array) -> tuple[Array, Array]:
         """Relations that subjects may have, by those that they have: keys, and how likely.
@@ -208,15 +243,27 @@ def _stated(kb: KB, splits: Sequence[str]) -> Array:
     return np.append(rows["key"].to_numpy(), np.iinfo(np.int64).max)
 
 
-def _known(kb: KB, subject: Array, splits: Sequence[str]) -> Array:
-    """The facts of some subjects (a range of them): (3, N), in order."""
+def _facts(kb: KB, subjects: str, splits: Sequence[str]) -> Array:
+    """The facts of some subjects, which SQL picks out: (3, N), in order."""
     rows = kb.join_table(
         pa.table({"split": pa.array(list(splits), pa.string())}),
         "SELECT t.subject, t.relation, t.object FROM triples t JOIN asked USING (split) "
-        f"WHERE t.subject BETWEEN {subject[0]} AND {subject[-1]} "
-        "ORDER BY t.subject, t.relation, t.object",
+        f"WHERE t.subject {subjects} ORDER BY t.subject, t.relation, t.object",
     )
     return np.stack([rows.column(place).to_numpy().astype(np.int64) for place in range(3)])
+
+
+def _renamed(
+    facts: Array, end: int, name: Array, other: Array, within: Array | None = None
+) -> Array:
+    """Facts with one end (0 or 2) under its other names: pairs of a name and another, sorted."""
+    order = np.argsort(name, kind="stable")
+    low = np.searchsorted(name, facts[end], sorter=order)
+    high = np.searchsorted(name, facts[end], side="right", sorter=order)
+    place, row = ragged_ranges(low, high)
+    found = facts[:, row]
+    found[end] = other[order[place]]
+    return found if within is None else found[:, np.isin(found[end], within)]
 
 
 def _is_in(keys: Array, others: Array) -> Array:

@@ -67,6 +67,7 @@ def write_report(to: Path | str, report: Report) -> Path:
         "loss": None if report.loss is None else _data(report.loss.read_bytes()),
         "timings": [(name, f"{seconds:.0f}") for name, seconds in report.timings.items()],
         "command": report.command,
+        "run": _run(manifest),
         "tool": manifest["tool"],
         "licence": manifest["licence"],
     }
@@ -101,7 +102,23 @@ def _cards(kb: KB, manifest: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     for lang, parts in manifest["proposals"].items():
         cards.append((f"proposals in {language_name(lang)}", f"{sum(parts.values()):,}"))
+    for table, part, what in (("labels", "names", "names"), ("links", "links", "links")):
+        for lang, counts in manifest.get(table, {}).items():
+            cards.append((f"{what} in {language_name(lang)}", f"{counts[part]:,}"))
     return cards
+
+
+def _run(manifest: dict[str, Any]) -> str:
+    """What was asked of `enrich`."""
+    config = manifest["config"]
+    into = ", ".join(language_name(lang) for lang in config["into"])
+    only = f", only {', '.join(config['relations'])}" if config["relations"] else ""
+    most = f", the {config['limit']:,} most confident" if config["limit"] else ""
+    evidence = ", ".join(manifest["rankers"])
+    return (
+        f"Proposed into {into}, from confidence {config['min_confidence']:g} on{only}{most}; "
+        f"evidence: {evidence}."
+    )
 
 
 def _coverage(report: Report, manifest: dict[str, Any]) -> dict[str, Any] | None:
@@ -251,6 +268,7 @@ def _markdown(values: dict[str, Any], grids: Sequence[Grid]) -> str:
     for row in values["examples"]:
         names = " | ".join(plain(row[name]) for name in ("lang", "subject", "relation", "object"))
         lines.append(f"| {names} | {row['confidence']} |")
+    lines += ["", plain(values["run"])]
     lines += ["", f"Made by {plain(values['tool'])}: `{values['command'].replace('`', '')}`."]
     lines += [f"Licence of the data: {plain(values['licence'])}."]
     return "\n".join(lines) + "\n"

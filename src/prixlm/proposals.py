@@ -4,6 +4,7 @@
     PROPOSALS/labels.parquet        names of things that a language has none for, where asked for
     PROPOSALS/links.parquet         counterparts in another language, where there is an encoder
     PROPOSALS/manifest.json         written last: what it was made from, and counts
+    PROPOSALS/timings.json          seconds of the run that ended it; all else is the same each time
     PROPOSALS/marks.json            what a reviewer said
 
 This module alone knows the layout.
@@ -19,11 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.kb.disk import open_database, quote_path
+from prixlm.kb.disk import open_database, quote_path, write_atomically
 from prixlm.kb.store import KB, rechunk
 
 FORMAT = "prixlm-proposals"
 _ROWS = 1 << 16
+_TIMINGS = "timings.json"
 
 SCHEMA = pa.schema(
     [
@@ -35,6 +37,10 @@ SCHEMA = pa.schema(
         ("relation", pa.int32()),
         ("relation_key", pa.string()),
         ("relation_name", pa.string()),
+        (
+            "relation_is_named",
+            pa.bool_(),
+        ),  # in this language; else the name is English or the key's
         ("object", pa.int32()),
         ("object_key", pa.string()),
         ("object_name", pa.string()),
@@ -70,6 +76,7 @@ _JOINED = """
         - 1 AS id,
         p.lang, p.subject, s.key AS subject_key, s.name AS subject_name,
         p.relation, r.key AS relation_key, coalesce(n.name, r.name) AS relation_name,
+        n.name IS NOT NULL AS relation_is_named,
         p.object, o.key AS object_key, o.name AS object_name,
         p.confidence, p.why, p.origin, p.model_score, p.model_rank, p.graph_rank,
         u.name AS runner_up, p.runner_up_confidence
@@ -112,6 +119,20 @@ def join_parts(
     return counts
 
 
+def write_timings(folder: Path, seconds: dict[str, float]) -> None:
+    write_atomically(folder / _TIMINGS, json.dumps(seconds, indent=1) + "\n")
+
+
+def read_timings(folder: Path | str) -> dict[str, float]:
+    """Seconds by step; nothing where they were not kept."""
+    path = Path(folder) / _TIMINGS
+    try:
+        found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        return {str(step): float(seconds) for step, seconds in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise PrixError(f"{path} cannot be read ({error}): remove it.") from None
+
+
 def read_manifest(folder: Path | str) -> dict[str, Any]:
     """The manifest of some proposals; half a folder is none."""
     path = Path(folder) / "manifest.json"
@@ -127,4 +148,12 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
         or not (Path(folder) / "proposals.parquet").is_file()
     ):
         raise PrixError(f"{folder} is no folder of proposals: make one with `prixlm enrich`.")
+    for table in sorted(Path(folder).glob("*.parquet")):
+        try:
+            pq.read_metadata(table)
+        except (OSError, pa.ArrowInvalid) as error:
+            reason = str(error).splitlines()[0]
+            raise PrixError(
+                f"{table} cannot be read ({reason}): run `prixlm enrich` again."
+            ) from None
     return values

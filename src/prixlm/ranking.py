@@ -177,6 +177,7 @@ class ConceptRanker(PairRanker):
     def __init__(self, kb: KB, name: str) -> None:
         self.kb, self.name = kb, name
         self.concept = kb.concepts().astype(np.int64)
+        self._sorted: dict[str, tuple[Array, Array]] = {}
 
     @abstractmethod
     def weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
@@ -191,13 +192,16 @@ class ConceptRanker(PairRanker):
         self, lang: str, owner: Array, target: Array, score: Array
     ) -> tuple[Array, Array, Array]:
         """Concepts as the entities that a language has of them."""
-        own = self.kb.entity_range(lang)
-        concepts = self.concept[own.start : own.stop]
-        order = np.argsort(concepts, kind="stable")
-        low = np.searchsorted(concepts, target, sorter=order)
-        high = np.searchsorted(concepts, target, side="right", sorter=order)
+        if lang not in self._sorted:
+            own = self.kb.entity_range(lang)
+            concepts = self.concept[own.start : own.stop]
+            order = np.argsort(concepts, kind="stable")
+            self._sorted[lang] = (concepts[order], order + own.start)
+        concepts, entities = self._sorted[lang]
+        low = np.searchsorted(concepts, target)
+        high = np.searchsorted(concepts, target, side="right")
         place, row = ragged_ranges(low, high)
-        return owner[row], order[place] + own.start, score[row]
+        return owner[row], entities[place], score[row]
 
 
 class PerLanguage:

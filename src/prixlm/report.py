@@ -146,7 +146,10 @@ def print_proposals(
                     )
                     stated = ", ".join(row["origin"]) or "–"
                     table.add_row(row["lang"], *names, f"{row['confidence']:.2f}", stated)
-    console.print(table)
+    if not shown_of:
+        console.print("Nothing is proposed: no question has an answer that is sure enough.")
+    else:
+        console.print(table)
     for lang, parts in manifest["proposals"].items():
         told = ", ".join(f"{number:,} {why}" for why, number in parts.items())
         console.print(f"{lang}: {sum(parts.values()):,} proposals ({told}).", markup=False)

@@ -230,7 +230,7 @@ class Reproduction:
         folder = self.to / "fusion"
         if not (folder / "fusion.json").exists():
             langs = [lang for lang in self.langs if self.kb.num_triples(lang, "valid")]
-            Fusion.fit(self.kb, rankers, self.config.fusion, langs).save(folder)
+            Fusion.fit(self.kb, rankers, self.config.fusion, langs, self.progress).save(folder)
         fusion = Fusion.load(self.kb, rankers, folder)
         return fusion, (first or 0.0) + (second or 0.0) + fusion.seconds
 

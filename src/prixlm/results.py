@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from prixlm.errors import PrixError
+from prixlm.grids import Grid, read_grids
 from prixlm.kb.disk import write_atomically
 from prixlm.metrics import Figures, mean_figures
 from prixlm.report import shown
@@ -57,13 +58,19 @@ def row_values(row: Row) -> dict[str, Any]:
 
 def load_row(path: Path) -> Row:
     try:
-        values = json.loads(path.read_text("utf-8"))
+        return _row(json.loads(path.read_text("utf-8")), path)
+    except (OSError, ValueError) as error:
+        raise PrixError(f"{path} is no row of a table ({error}): remove it.") from None
+
+
+def _row(values: dict[str, Any], path: Path) -> Row:
+    try:
         figures = {
             lang: {name: _figures(part) for name, part in parts.items()}
-            for lang, parts in values.pop("figures").items()
+            for lang, parts in values["figures"].items()
         }
-        return Row(figures=figures, **values)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return Row(**{**values, "figures": figures})
+    except (TypeError, KeyError, AttributeError) as error:
         raise PrixError(f"{path} is no row of a table ({error}): remove it.") from None
 
 
@@ -116,6 +123,37 @@ def markdown(rows: Sequence[Row], subsets: Sequence[str] = ("all",)) -> str:
             lines.append(f"| {title} | " + " | ".join(cells) + f" | {row.how} | {minutes(row)} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def rows_as_grids(
+    rows: Sequence[Row], metrics: Sequence[str] = ("hits_1", "hits_10")
+) -> list[Grid]:
+    """A table for each figure, over all facts."""
+    return [
+        Grid(
+            METRICS[metric],
+            {
+                row.title: {
+                    lang: getattr(parts["all"], metric) for lang, parts in row.figures.items()
+                }
+                for row in rows
+            },
+            {lang: parts["all"].number for row in rows for lang, parts in row.figures.items()},
+        )
+        for metric in metrics
+    ]
+
+
+def read_tables(path: Path) -> list[Grid]:
+    """The tables of any evaluation: what `--to` of `evaluate` or `reproduce` wrote as JSON."""
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise PrixError(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(values, dict):
+        return read_grids(path)
+    rows = [_row(one, path) for part in values.values() for one in part]
+    return rows_as_grids([row for row in rows if row.figures])
 
 
 def write_table(to: Path, tables: Mapping[str, Sequence[Row]]) -> None:

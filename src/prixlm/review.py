@@ -5,10 +5,11 @@
 
 Names and links that were proposed are lines too, with ids such as `name 3`. Marks lie in the folder
 of the proposals (`marks.json`) and add up. Exports leave out what was rejected, or take only what
-was accepted. All marks refit the confidence: of the marked proposals at some confidence, a share
-was accepted, and isotonic regression, with the fitted confidence as its prior, follows it.
+was accepted. All marks refit the confidence: its log-odds are stretched and moved as they ask for,
+and few marks ask for little.
 """
 
+import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -20,20 +21,20 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.kb.disk import disk_errors, write_atomically
+from prixlm.kb.disk import disk_errors, replacing, write_atomically
 from prixlm.proposals import read_manifest
 
 Array = np.ndarray[Any, Any]
 MARKS = {"accept": True, "reject": False, "open": None, "": None}
 _COLUMNS = [
     "mark", "id", "lang", "subject", "relation", "object", "confidence", "why", "stated in",
-    "runner-up",
+    "runner-up", "check",
 ]  # fmt: skip
 TABLES = {"proposals": "", "labels": "name ", "links": "link "}
 """What can be marked, and what the ids of a review begin with."""
 _MARKS = "marks.json"
-_PRIOR = 20.0
-"""So many marks weigh as much as the confidence that was fitted before."""
+_PRIOR = 0.5
+"""How far log-odds are thought to be off, before any mark: a deviation."""
 
 
 def write_review(folder: Path | str, out: Path | str, most: int | None = None) -> int:
@@ -46,8 +47,11 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
         raise PrixError(f"{out} is already there: move it, or name another file.")
     words = {True: "accept", False: "reject", None: ""}
     number = 0
-    temporary = out.with_name(out.name + ".tmp")
-    with disk_errors(out), temporary.open("w", encoding="utf-8", newline="") as file:
+    with (
+        disk_errors(out),
+        replacing(out) as temporary,
+        temporary.open("w", encoding="utf-8", newline="") as file,
+    ):
         file.write("\t".join(_COLUMNS) + "\n")
         for table, prefix in TABLES.items():
             marks = read_marks(folder, table)
@@ -55,9 +59,9 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
                 cells = [words[marks.get(place)], f"{prefix}{place}", *_told(row, table)]
                 cells += [f"{row['confidence']:.3f}", row.get("why", "")]
                 cells += [" ".join(row.get("origin", ())), row.get("runner_up") or ""]
+                cells.append(_letters(_digest(_told(row, table))))
                 file.write("\t".join(_cell(cell) for cell in cells) + "\n")
                 number += 1
-    temporary.replace(out)
     return number
 
 
@@ -114,8 +118,10 @@ def read_review(folder: Path | str, path: Path | str) -> Reviewed:
         table, place = _parse_id(number)
         if not 0 <= place < len(known[table]):
             raise PrixError(f"{path} line {line}: no proposal {number!r} in {folder}.")
-        theirs = [row.get(part) or "" for part in ("lang", "subject", "relation", "object")]
-        if _digest(theirs) != known[table][place]:
+        # Names may have been changed: a spreadsheet makes 7 of 007. Letters are left alone.
+        check = (row.get("check") or "").strip()
+        names = [row.get(part) or "" for part in ("lang", "subject", "relation", "object")]
+        if (check or _letters(_digest(names))) != _letters(int(known[table][place])):
             own = next(itertools.islice(_rows(folder, table), place, None))
             raise PrixError(
                 f"{path} line {line}: proposal {number} is {' · '.join(_told(own, table))} here. "
@@ -156,7 +162,13 @@ def _save_marks(folder: Path, found: dict[tuple[str, int], str]) -> list[bool]:
 
 def _digest(names: Sequence[str]) -> int:
     """A number for the names of a proposal, as spreadsheets leave them."""
-    return hash(tuple(map(_bare, names)))
+    text = "\t".join(map(_bare, names)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8]) >> 1
+
+
+def _letters(number: int) -> str:
+    """A number in the letters a to p, which no spreadsheet takes for anything but text."""
+    return f"{number:016x}".translate(str.maketrans("0123456789abcdef", "abcdefghijklmnop"))
 
 
 def _bare(text: str) -> str:
@@ -217,18 +229,27 @@ def corrected_confidence(folder: Path | str, table: str = "proposals") -> Array:
 def refit(confidence: Array, marks: dict[int, bool]) -> Array:
     """Confidences as the marks correct them: (N,), for rows 0 to N - 1.
 
-    Isotonic regression on the marked ones, and on the confidences themselves as `_PRIOR` marks
-    that agree with them, spread evenly.
+    Log-odds x become a x + b. Before any mark, log a and b are drawn around 0 with deviation
+    `_PRIOR`; the marks make some of them likelier (a Platt scaling with a prior).
     """
     if not marks:
         return confidence
-    from sklearn.isotonic import IsotonicRegression
+    from scipy.optimize import minimize
 
     ids = np.array(sorted(marks))
-    right = np.array([marks[number] for number in ids], float)
-    grid = np.linspace(0, 1, 21)
-    x = np.concatenate([confidence[ids], grid])
-    y = np.concatenate([right, grid])
-    weight = np.concatenate([np.ones(len(ids)), np.full(len(grid), _PRIOR / len(grid))])
-    fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-    return np.asarray(fitted.fit(x, y, sample_weight=weight).predict(confidence))
+    sign = np.where([marks[number] for number in ids], 1.0, -1.0)
+    odds = _log_odds(confidence)
+    marked = odds[ids]
+
+    def loss(values: Array) -> float:
+        stretched = np.exp(values[0]) * marked + values[1]
+        prior = (values**2).sum() / (2 * _PRIOR**2)
+        return float(np.logaddexp(0.0, -sign * stretched).sum() + prior)
+
+    stretch, move = minimize(loss, np.zeros(2), method="BFGS").x
+    return np.asarray(1 / (1 + np.exp(-(np.exp(stretch) * odds + move))))
+
+
+def _log_odds(confidence: Array) -> Array:
+    clipped = np.clip(confidence, 1e-4, 1 - 1e-4)
+    return np.asarray(np.log(clipped / (1 - clipped)))

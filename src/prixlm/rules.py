@@ -18,6 +18,7 @@ of an object is -log(1 - p), p the noisy-or of all rules that name it. AnyBURL (
 Dimension letters: R relations (a relation r backwards is r + R), C concepts.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -39,12 +40,17 @@ class Rules(ConceptRanker):
     """A ranker by counted rules."""
 
     def __init__(
-        self, kb: KB, rule: Literal["paths", "similar"] = "similar", *, least: float = 0.01
+        self,
+        kb: KB,
+        rule: Literal["paths", "similar"] = "similar",
+        *,
+        least: float = 0.01,
+        splits: Sequence[str] = ("train",),
     ) -> None:
         super().__init__(kb, f"rules: {rule}")
         self.rule, self.least, self.num_relations = rule, least, kb.num_relations
         self.num_concepts = int(self.concept.max(initial=-1)) + 1
-        merged = read_merged(kb)
+        merged = read_merged(kb, splits)
         order = np.lexsort((merged.target, merged.relation, merged.source))
         self.source, self.target = merged.source[order], merged.target[order]
         self.relation = merged.relation[order]

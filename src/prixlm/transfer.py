@@ -14,13 +14,12 @@ a query (subject, relation) in a language:
   the object at all (a share of that: it says nothing of the subject), so that an object with no
   relation to the subject is ranked by it.
 
-    rule = Transfer(kb)                   # reads the train triples of all languages
+    rule = Transfer(kb)                   # reads the train triples of all languages, and no others
     rule.best(queries, 10)
     rule.origins(queries, ranked)         # which languages say so
-
-Only train triples are read, so nothing that is tested is known.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -48,11 +47,13 @@ class Transfer(ConceptRanker):
         rule: Literal["usual", "lookup", "direct", "pairs"] = "pairs",
         *,
         prior: float = PRIOR,
+        splits: Sequence[str] = ("train",),
     ) -> None:
+        """splits: whose facts are evidence. Where anything is tested or fitted: train alone."""
         super().__init__(kb, "usual object" if rule == "usual" else f"links: {rule}")
         self.rule, self.prior = rule, prior
         self.num_relations = kb.num_relations
-        self.merged = read_merged(kb)
+        self.merged, self.splits = read_merged(kb, splits), splits
         self.starts = np.searchsorted(
             self.merged.source, np.arange(int(self.concept.max(initial=-1)) + 2)
         )
@@ -90,7 +91,7 @@ class Transfer(ConceptRanker):
         return owner, self.merged.target[place], score
 
     def _read_links(self) -> None:
-        """Explicit links in both directions and of each entity to itself, and the train triples."""
+        """Explicit links in both directions and of each entity to itself, and the triples."""
         parts = [np.stack([np.arange(self.kb.num_entities)] * 2)]
         for batch in self.kb.link_pairs(explicit=True):
             pair = np.stack([np.asarray(column, np.int64) for column in batch.columns])
@@ -99,8 +100,9 @@ class Transfer(ConceptRanker):
         self.link_starts = np.searchsorted(source, np.arange(self.kb.num_entities + 1))
         columns = ["subject", "relation", "object"]
         stated = [np.zeros((3, 0), np.int64)]
-        for batch in self.kb.batches("triples", columns, split="train"):
-            stated.append(np.stack([np.asarray(column, np.int64) for column in batch.columns]))
+        for split in self.splits:
+            for batch in self.kb.batches("triples", columns, split=split):
+                stated.append(np.stack([np.asarray(column, np.int64) for column in batch.columns]))
         subject, relation, self.stated = np.unique(np.concatenate(stated, axis=1), axis=1)
         self.asked = subject * self.num_relations + relation
 
@@ -175,7 +177,7 @@ class Transfer(ConceptRanker):
         self.object_starts = np.searchsorted(relation, np.arange(self.num_relations + 1))
 
     def origins(self, queries: Queries, ranked: Ranked) -> list[list[str]]:
-        """For each answer, the languages whose train triples have its pair of things."""
+        """For each answer, the languages whose triples have its pair of things."""
         owner = ranked.owners()
         source = self.concept[queries.subject][owner]
         target = self.concept[ranked.entity]

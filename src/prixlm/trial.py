@@ -186,7 +186,7 @@ def try_enrichment(
     ways = ways_of(evidence)
     for number, (way, rankers) in enumerate(ways.items()):
         try:
-            fusion = Fusion.fit(kb, rankers, config, fitted)
+            fusion = Fusion.fit(kb, rankers, config, fitted, progress)
         except PrixError as error:  # a model that is hardly ever right has no confidence
             logger.warning("%s is left out: %s", way, error)
             continue
@@ -194,6 +194,8 @@ def try_enrichment(
             trials += try_fusion(fusion, kb, lang, way, most)
             if progress is not None:
                 progress("try", number * len(langs) + place + 1, len(ways) * len(langs))
+    if not trials:
+        raise PrixError(f"nothing could be fitted on the valid facts of {kb.folder}: see above.")
     return trials
 
 

@@ -82,6 +82,17 @@ def check_target(to: Path, sources: Iterable[Path], overwrite: bool) -> Path:
 
 
 @contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write in the place of another: it takes its name at the end, or is removed."""
+    work = path.with_name(path.name + ".tmp")
+    try:
+        yield work
+        work.replace(path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def locked(work: Path) -> Iterator[None]:
     """Only one command at a time works towards one folder."""
     work.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,8 @@ An entity's concept stands for it, so that the same fact in several languages is
 languages that state it.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,22 +35,24 @@ class Merged:
         return len(self.source)
 
 
-_READ: WeakKeyDictionary[KB, dict[str, Merged]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[KB, dict[tuple[str, ...], Merged]] = WeakKeyDictionary()
 
 
-def read_merged(kb: KB, split: str = "train") -> Merged:
-    """The triples of a split, of all languages; read once for an opened KB, and shared."""
+def read_merged(kb: KB, splits: Sequence[str] = ("train",)) -> Merged:
+    """The triples of some splits, of all languages; read once for an opened KB, and shared."""
     read = _READ.setdefault(kb, {})
-    if split not in read:
-        read[split] = _read(kb, split)
-    return read[split]
+    key = tuple(sorted(set(splits)))
+    if key not in read:
+        read[key] = _read(kb, key)
+    return read[key]
 
 
-def _read(kb: KB, split: str) -> Merged:
+def _read(kb: KB, splits: Sequence[str]) -> Merged:
     concept = kb.concepts().astype(np.int64)
     numbers = {lang: place for place, lang in enumerate(kb.languages)}
     parts = [np.zeros((4, 0), np.int64)]
-    for batch in kb.batches("triples", ["lang", "subject", "relation", "object"], split=split):
+    columns = ["lang", "subject", "relation", "object"]
+    for batch in itertools.chain(*(kb.batches("triples", columns, split=one) for one in splits)):
         subject, relation, target = (
             np.asarray(batch.column(place)).astype(np.int64) for place in (1, 2, 3)
         )
