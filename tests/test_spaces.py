@@ -262,6 +262,41 @@ def test_every_table_is_made_once(
         reproduce_xel(world, tmp_path / "t", config, files)
 
 
+def test_a_pretrained_base_has_the_papers_settings() -> None:
+    from prixlm.reproduce import ReproduceConfig
+
+    spaces, rows = (kind.of_base("xlm-roberta-base") for kind in (SpacesConfig, ReproduceConfig))
+    for config in (spaces, rows):
+        assert config.pretrain == dataclasses.replace(PretrainConfig(), base="xlm-roberta-base")
+    assert spaces.mirror == spaces.mirror_others == MirrorConfig()
+    assert (spaces.pairs, spaces.linking_at, spaces.probing_at) == (10_000, 0.75, 0.1)
+    assert rows.unseen_epochs == rows.propagate_epochs == rows.pretrain.epochs
+    assert SpacesConfig.of_base("compact") == SpacesConfig()
+    assert ReproduceConfig.of_base("compact") == ReproduceConfig()
+    assert SpacesConfig().mirror.training.lr > 10 * SpacesConfig().mirror_others.training.lr
+
+
+def test_other_models_are_tuned_with_settings_of_their_own(
+    toy: KB, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    from prixlm.reproduce_spaces import _Work
+
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(["heart", "liver", "lung", "skin"]))
+    training = TrainingConfig(lr=1e-3, checkpoints=(1.0,))
+    ours = MirrorConfig(words=str(words), epochs=1, batch=2, training=training)
+    theirs = MirrorConfig(words=str(words), epochs=1, batch=4)
+    config = SpacesConfig(mirror=ours, mirror_others=theirs, pairs=4, others=(str(bases["mbert"]),))
+    work = _Work(toy, tmp_path / "t", config)
+    for name, model, lr in (("xlmr", bases["xlmr"], 1e-3), ("mbert", str(bases["mbert"]), 2e-5)):
+        for positives in ("words", "links"):  # a file of words does not stand in the way of links
+            work.encoder(model, name, positives)
+            settings = (
+                tmp_path / "t" / "encoders" / f"{name}-{positives}" / "run.toml"
+            ).read_text()
+            assert f"lr = {lr}" in settings and f'positives = "{positives}"' in settings
+
+
 def test_no_hidden_link_is_trained_on(world: KB, tmp_path: Path) -> None:
     from prixlm.supply import Links
 
