@@ -132,6 +132,18 @@ def test_what_is_there_is_not_made_again(kb: KB, table: Path, quick_baselines: N
         reproduce_lp(kb, table, other, ["pairs"])
 
 
+def test_parts_of_the_table_can_be_asked_for_alone(
+    kb: KB, table: Path, quick_baselines: None
+) -> None:
+    rows = reproduce_lp(kb, table, TINY, ["unseen-remove"])
+    assert rows and all("links" in row.title for row in rows)
+    (table / "checkpoints.png").unlink()
+    reproduce_lp(kb, table, TINY, ["checkpoints"])
+    assert (table / "checkpoints.png").exists()
+    with pytest.raises(PrixError, match=r"row unseen: expected one of usual, .*, unseen-remove"):
+        reproduce_lp(kb, table, TINY, ["unseen"])
+
+
 def test_unseen_facts_are_told_apart_by_which_end_is_unseen(tmp_path: Path) -> None:
     lines = [
         ("Ahti", "born in", "Turku", "train"),

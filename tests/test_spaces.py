@@ -262,6 +262,28 @@ def test_every_table_is_made_once(
         reproduce_xel(world, tmp_path / "t", config, files)
 
 
+def test_one_model_serves_all_tables_of_a_kb_that_hides_links(
+    tmp_path: Path,
+) -> None:
+    from prixlm import import_kb
+
+    kb = import_kb([], tmp_path / "kb", format="world", langs=["et", "en"])
+    hiding = split_kb(kb, tmp_path / "hiding", SplitConfig(hide_links=0.2))
+    mirror = MirrorConfig(number=64, batch=16, epochs=1)
+    tiny = dataclasses.replace(TINY, epochs=1, batch=256)
+    config = SpacesConfig(pretrain=tiny, mirror=mirror, pairs=64, single="et")
+    grids = reproduce_xel(hiding, tmp_path / "t", config)
+    assert grids[0].numbers == {
+        lang: len(task.mentions) for lang, task in hidden_tasks(hiding, "en").items()
+    }
+    assert not (tmp_path / "t" / "xel").exists()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "t").rglob("optimizer.*")}
+    prompts = {"et": Prompts([Prompt("<mask> on", "Soome", ("Soome", "Eesti"))])}
+    assert len(reproduce_probe(hiding, tmp_path / "t", prompts, config)[0].rows) == 3
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "t").rglob("optimizer.*")}
+    assert before and after == before, "all that probing needs was there"
+
+
 def test_a_pretrained_base_has_the_papers_settings() -> None:
     from prixlm.reproduce import ReproduceConfig
 
@@ -290,7 +312,7 @@ def test_other_models_are_tuned_with_settings_of_their_own(
     work = _Work(toy, tmp_path / "t", config)
     for name, model, lr in (("xlmr", bases["xlmr"], 1e-3), ("mbert", str(bases["mbert"]), 2e-5)):
         for positives in ("words", "links"):  # a file of words does not stand in the way of links
-            work.encoder(model, name, positives)
+            work.encoder(name, model, positives)
             settings = (
                 tmp_path / "t" / "encoders" / f"{name}-{positives}" / "run.toml"
             ).read_text()

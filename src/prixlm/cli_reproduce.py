@@ -37,7 +37,8 @@ def reproduce_lp(
     kb: KBFolder,
     to: Target,
     rows: Annotated[
-        str | None, typer.Option(metavar="KEYS", help="Some rows only, such as pairs,graph.")
+        str | None,
+        typer.Option(metavar="KEYS", help="Some only: pairs,graph,checkpoints,unseen-keep."),
     ] = None,
     base: Base = "compact",
     config: Config = None,
@@ -61,7 +62,8 @@ def reproduce_lp(
     if as_json:
         print_json([row_values(row) for row in found])
         return
-    print_rows(console(), found)
+    if found:
+        print_rows(console(), found)
     console().print(f"Written to {to}.", markup=False)
 
 

@@ -54,6 +54,8 @@ from prixlm.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
+PARTS = ("checkpoints", "unseen-keep", "unseen-remove")
+"""What belongs to the table and is no row of it: a curve, and two tables of their own."""
 UNSEEN_SUBSETS = ("all", "only the subject unseen", "the object unseen")
 
 
@@ -131,7 +133,7 @@ class Reproduction:
     def row(self, key: str) -> Row:
         """A row of the table, from its file or made now."""
         if key not in self.makers:
-            raise PrixError(f"row {key}: expected one of {', '.join(self.makers)}.")
+            raise PrixError(f"row {key}: expected one of {', '.join((*self.makers, *PARTS))}.")
         path = self.to / "rows" / f"{key}.json"
         if path.exists():
             return load_row(path)
@@ -347,26 +349,35 @@ def reproduce_lp(
     rows: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """The rows that are asked for, or all; written as a table with a plot."""
+    """The rows and parts that are asked for, or all; written as a table with a plot.
+
+    Returns the rows, or where only parts are asked for, those of the unseen entities.
+    """
     to = Path(to)
     work = Reproduction(kb, to, config or ReproduceConfig(), progress)
-    everything = rows is None
-    if any(key.startswith(tuple(name.lower() for name in MODELS)) for key in rows or work.makers):
+    wanted = [*work.makers, *PARTS] if rows is None else list(rows)
+    if any(key.startswith(tuple(name.lower() for name in MODELS)) for key in wanted):
         check_installed()
-    wanted = list(work.makers) if rows is None else list(rows)
-    found = [work.row(key) for key in wanted]
-    if everything:
-        curves = work.checkpoints()
+    found = [work.row(key) for key in wanted if key not in PARTS]
+    if "checkpoints" in wanted:
         plot_curves(
-            {name: [(float(x), y) for x, y in points] for name, points in curves.items()},
+            {
+                name: [(float(x), y) for x, y in points]
+                for name, points in work.checkpoints().items()
+            },
             to / "checkpoints.png",
             "Hits@10 (%)",
             "Link prediction over checkpoints",
         )
     made = [work.row(key) for key in work.makers if (to / "rows" / f"{key}.json").exists()]
-    tables = {"Link prediction": made}
-    if everything:
-        tables["Unseen entities"] = work.unseen("keep") + work.unseen("remove")
-    write_table(to, tables)
-    plot_rows(made, to / "table.png")
-    return found
+    unseen = [
+        row
+        for links in ("keep", "remove")
+        if f"unseen-{links}" in wanted or (to / "unseen" / links / "rows.json").exists()
+        for row in work.unseen(links)
+    ]
+    tables = {"Link prediction": made, "Unseen entities": unseen}
+    write_table(to, {title: part for title, part in tables.items() if part})
+    if made:
+        plot_rows(made, to / "table.png")
+    return found or unseen

@@ -6,8 +6,9 @@
 
 Base is the model before its first step; Single and All are those of the link-prediction table in
 the same folder, trained here if they are not there. For linking, All is trained anew, without the
-hidden links. Every model becomes an encoder by Mirror, with words as positives as in the paper
-and, beyond it, with links. Each table comes with a curve over All's checkpoints, step 0 included.
+hidden links; of a KB that hides links already (`prixlm split --hide-links`) one All serves all
+tables. Every model becomes an encoder by Mirror, with words as positives as in the paper and,
+beyond it, with links. Each table comes with a curve over All's checkpoints, step 0 included.
 
 The paper reports linking and lexicons at 75 % and probing at 10 % of a run of 200,000 steps from
 XLM-R. A compact model from scratch has learnt little by then, so the end of the run is the default
@@ -129,10 +130,12 @@ class _Work:
         self.to.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(mine, indent=1) + "\n")
 
-    def at(self, folder: Path, share: float) -> Path:
-        """The checkpoint of a run that is nearest to a share of its steps."""
+    def at(self, share: float, lang: str | None = None) -> tuple[str, Path]:
+        """All or Single at the checkpoint nearest to a share of its run: a name and its folder."""
+        folder = self.model(lang)
         steps = checkpoint_steps(folder)
-        return checkpoint_folder(folder, min(steps, key=lambda s: abs(s - share * steps[-1])))
+        step = min(steps, key=lambda s: abs(s - share * steps[-1]))
+        return f"{f'single-{lang}' if lang else 'all'}-step-{step}", checkpoint_folder(folder, step)
 
     def model(self, lang: str | None = None) -> Path:
         """All, or Single of a language."""
@@ -145,14 +148,14 @@ class _Work:
         pretrain(kb, folder, settings, self.progress)
         return folder
 
-    def base(self) -> Path:
+    def base(self) -> tuple[str, Path]:
         """All before its first step: the base model, with its new tokens."""
         folder = self.model()
         if checkpoint_steps(folder)[0] != 0:
             raise PrixError(f"{folder} kept no step 0: train it with a checkpoint at 0.")
-        return checkpoint_folder(folder, 0)
+        return self.at(0.0)
 
-    def encoder(self, model: Path | str, name: str, positives: str) -> EntityEncoder:
+    def encoder(self, name: str, model: Path | str, positives: str) -> EntityEncoder:
         is_other = str(model) in self.config.others
         config = self.config.mirror_others if is_other else self.config.mirror
         words = config.words if positives == "words" else None
@@ -163,15 +166,15 @@ class _Work:
         return mirror_tune(model, folder, config, self.kb, self.progress)
 
     def curve(
-        self, name: str, title: str, measure: Callable[[Path, str], dict[str, float]]
+        self, name: str, title: str, measure: Callable[[str, Path], dict[str, float]]
     ) -> None:
         """What `measure` finds at every checkpoint of All, as JSON and a plot."""
         path = self.to / f"{name}-checkpoints.json"
         if not path.exists():
-            folder = self.model()
+            steps = checkpoint_steps(self.model())
             found: dict[str, list[tuple[int, float]]] = {}
-            for step in checkpoint_steps(folder):
-                values = measure(checkpoint_folder(folder, step), f"all-step-{step}")
+            for step in steps:
+                values = measure(*self.at(step / steps[-1]))
                 for column, value in values.items():
                     found.setdefault(column, []).append((step, 100 * value))
             write_atomically(path, json.dumps(found, indent=1) + "\n")
@@ -194,11 +197,14 @@ def reproduce_xel(
 ) -> list[Grid]:
     """Hidden links into one language, and files of mentions: every row on the same ones."""
     whole, to, config = Path(to), Path(to) / "xel", config or SpacesConfig()
-    if not (to / "kb").is_dir():
-        split_kb(kb, to / "kb", SplitConfig(hide_links=config.hidden))
-    split = KB(to / "kb")
-    if (split.manifest.split or {}).get("from") != kb.fingerprint():
-        raise PrixError(f"{to} was made with another KB: name another folder.")
+    if kb.hides_links:
+        split, to = kb, whole
+    else:
+        if not (to / "kb").is_dir():
+            split_kb(kb, to / "kb", SplitConfig(hide_links=config.hidden))
+        split = KB(to / "kb")
+        if (split.manifest.split or {}).get("from") != kb.fingerprint():
+            raise PrixError(f"{to} was made with another KB: name another folder.")
     # Single reads no links unless facts are carried along them: that some are hidden changes
     # nothing, and those of `lp` will do.
     singles = None if config.pretrain.supply.propagate else (kb, whole)
@@ -207,8 +213,8 @@ def reproduce_xel(
     work.check("xel", {name: task.fingerprint() for name, task in files.items()})
     tasks = hidden_tasks(split, config.into)
 
-    def scorer(model: Path | str, name: str, positives: str, title: str) -> EncoderScorer:
-        return EncoderScorer(work.encoder(model, name, positives), title)
+    def scorer(name: str, model: Path | str, positives: str, title: str) -> EncoderScorer:
+        return EncoderScorer(work.encoder(name, model, positives), title)
 
     def ways(*, is_file: bool) -> Iterator[Linker]:
         yield FuzzyScorer()
@@ -216,20 +222,17 @@ def reproduce_xel(
         for positives in POSITIVES:
             how = f"+ Mirror ({positives})"
             for other in config.others:
-                yield scorer(other, Path(other).name, positives, f"{Path(other).name} {how}")
-            yield scorer(work.base(), "base", positives, f"base {how}")
+                yield scorer(Path(other).name, other, positives, f"{Path(other).name} {how}")
+            yield scorer(*work.base(), positives, f"base {how}")
             yield PerLanguage(
                 f"Prix-LM (Single) {how}",
                 lambda lang, positives=positives: scorer(  # type: ignore[misc]
-                    work.at(work.model(single_of(lang)), share),
-                    f"single-{single_of(lang)}",
-                    positives,
-                    lang,
+                    *work.at(share, single_of(lang)), positives, lang
                 ),
             )
-            yield scorer(work.at(work.model(), share), "all", positives, f"Prix-LM (All) {how}")
+            yield scorer(*work.at(share), positives, f"Prix-LM (All) {how}")
         if not is_file:
-            model = work.at(work.model(), share)
+            _, model = work.at(share)
             yield Translation(model, split, config.into, "Prix-LM (All), translate")
 
     def single_of(lang: str) -> str:
@@ -244,8 +247,8 @@ def reproduce_xel(
             grids += [replace(grid, title=f"{grid.title}, files") for grid in more]
         write_grids(to, "xel", grids)
 
-    def measure(model: Path, name: str) -> dict[str, float]:
-        way = scorer(model, name, config.curve, name)
+    def measure(name: str, model: Path) -> dict[str, float]:
+        way = scorer(name, model, config.curve, name)
         return evaluate_linking(tasks, [way], progress)[0].rows[name]
 
     work.curve("xel", "accuracy@1", measure)
@@ -266,15 +269,15 @@ def reproduce_bli(
     path = to / "bli.json"
     if not path.exists():
         encoders = {
-            f"{title} + Mirror ({positives})": work.encoder(model, name, positives)
+            f"{title} + Mirror ({positives})": work.encoder(name, model, positives)
             for positives in POSITIVES
-            for name, title, model in _models(work, config.linking_at)
+            for name, model, title in _models(work, config.linking_at)
         }
         found = evaluate_lexicons(encoders, dictionaries, config.frequent, progress)
         write_grids(to, "bli", found)
 
-    def measure(model: Path, name: str) -> dict[str, float]:
-        encoder = work.encoder(model, name, config.curve)
+    def measure(name: str, model: Path) -> dict[str, float]:
+        encoder = work.encoder(name, model, config.curve)
         return evaluate_lexicons({name: encoder}, dictionaries, 0, progress)[0].rows[name]
 
     work.curve("bli", "accuracy", measure)
@@ -295,11 +298,11 @@ def reproduce_probe(
     path = to / "probe.json"
     if not path.exists():
         found = _models(work, config.probing_at)
-        models = {title: load_model(model) for _, title, model in found}
+        models = {title: load_model(model) for _, model, title in found}
         grids, _ = evaluate_probing(models, prompts, progress)
         write_grids(to, "probe", grids)
 
-    def measure(model: Path, name: str) -> dict[str, float]:
+    def measure(name: str, model: Path) -> dict[str, float]:
         grids, _ = evaluate_probing({name: load_model(model)}, prompts, progress)
         return grids[2].rows[name]
 
@@ -307,12 +310,12 @@ def reproduce_probe(
     return read_grids(path)
 
 
-def _models(work: _Work, share: float) -> list[tuple[str, str, Path | str]]:
-    """Their names, titles and folders."""
+def _models(work: _Work, share: float) -> list[tuple[str, Path | str, str]]:
+    """Their names, folders and titles."""
     lang = work.config.single
     return [
-        *((Path(other).name, Path(other).name, other) for other in work.config.others),
-        ("base", "base", work.base()),
-        (f"single-{lang}", f"Prix-LM (Single, {lang})", work.at(work.model(lang), share)),
-        ("all", "Prix-LM (All)", work.at(work.model(), share)),
+        *((Path(other).name, other, Path(other).name) for other in work.config.others),
+        (*work.base(), "base"),
+        (*work.at(share, lang), f"Prix-LM (Single, {lang})"),
+        (*work.at(share), "Prix-LM (All)"),
     ]

@@ -177,7 +177,7 @@ def _check(kb: KB, config: SplitConfig) -> None:
             f"{kb.folder} has no {', '.join(missing)}; its languages are {', '.join(kb.languages)}."
         )
     if config.hide_links is not None:
-        if kb.path("hidden_links").is_file():
+        if kb.hides_links:
             raise PrixError(f"{kb.folder} hides links already: hide those of what it was made of.")
         return
     if kb.num_triples() == 0:

@@ -279,9 +279,14 @@ class KB:
         )
         yield from self._stream(query, BATCH_ROWS)
 
+    @property
+    def hides_links(self) -> bool:
+        """Whether it is a split that hides some of its links, to be found again."""
+        return self.path("hidden_links").is_file()
+
     def hidden_links(self, split: str = "test") -> pa.Table:
         """Pairs `a, b` in different languages whose link this split hides, a < b, in order."""
-        if not self.path("hidden_links").is_file():
+        if not self.hides_links:
             raise PrixError(
                 f"{self.folder} hides no links: make a split that does with `prixlm split "
                 "--hide-links 0.2`."
