@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prixlm.metrics import at_levels, figures, mean_figures, reliability
+from prixlm.metrics import at_levels, average_precision, figures, mean_figures, reliability
 
 
 def test_figures_are_those_worked_by_hand() -> None:
@@ -78,3 +78,15 @@ def test_precision_and_recall_at_levels() -> None:
     ]
     assert found[2].precision == 1.0
     assert np.isnan(at_levels(np.zeros(2), np.zeros(2), 2)[0].precision)
+
+
+def test_average_precision_equals_a_hand_worked_example_and_a_librarys() -> None:
+    sure, right = np.array([0.9, 0.7, 0.7, 0.2]), np.array([1, 0, 1, 1])
+    # One of one, then two of three, then three of four, each with a new one of the five hidden.
+    assert average_precision(sure, right, 5) == pytest.approx((1 + 2 / 3 + 3 / 4) / 5)
+    assert np.isnan(average_precision(sure, right, 0))
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is of the extra `model`")
+    generator = np.random.default_rng(0)
+    sure, right = generator.integers(0, 20, 300) / 20, generator.random(300) < 0.3
+    expected = metrics.average_precision_score(right, sure) * right.sum() / 200
+    assert average_precision(sure, right, 200) == pytest.approx(expected)

@@ -40,7 +40,7 @@ def proposals(toy: KB, tmp_path: Path) -> Path:
 def trial() -> Trial:
     sure, right = [0.9] * 60 + [0.2] * 60, [True] * 55 + [False] * 65
     levels = at_levels(pa.array(sure).to_numpy(), pa.array(right).to_numpy(False), 150)
-    return Trial("fused", "fi", "all", 150, 0.4, reliability(sure, right), levels)  # type: ignore[arg-type]
+    return Trial("fused", "fi", "all", 150, 0.4, reliability(sure, right), levels, 0.3)  # type: ignore[arg-type]
 
 
 def test_names_are_escaped_everywhere(toy: KB, proposals: Path, tmp_path: Path) -> None:

@@ -139,3 +139,17 @@ def at_levels(
         precision = good / number if number else float("nan")
         found.append(AtLevel(level, number, precision, good / hidden if hidden else float("nan")))
     return found
+
+
+def average_precision(confidence: Array, right: Array, hidden: int) -> float:
+    """The area below the curve of precision over recall: the order alone counts, no level does.
+
+    What has the same confidence comes at once. Recall is of all that was hidden, so that finding
+    more counts too.
+    """
+    values, place, counts = np.unique(
+        -np.asarray(confidence), return_inverse=True, return_counts=True
+    )
+    good = np.bincount(place, np.asarray(right, float), len(values))
+    precision = np.cumsum(good) / np.cumsum(counts)
+    return float((precision * good).sum() / hidden) if hidden else float("nan")

@@ -165,6 +165,9 @@ class _Work:
         folder = self.to / "encoders" / f"{name}-{positives}"
         return mirror_tune(model, folder, config, self.kb, self.progress)
 
+    def scorer(self, name: str, model: Path | str, positives: str, title: str) -> EncoderScorer:
+        return EncoderScorer(self.encoder(name, model, positives), title)
+
     def curve(
         self, name: str, title: str, measure: Callable[[str, Path], dict[str, float]]
     ) -> None:
@@ -213,46 +216,47 @@ def reproduce_xel(
     work.check("xel", {name: task.fingerprint() for name, task in files.items()})
     tasks = hidden_tasks(split, config.into)
 
-    def scorer(name: str, model: Path | str, positives: str, title: str) -> EncoderScorer:
-        return EncoderScorer(work.encoder(name, model, positives), title)
-
-    def ways(*, is_file: bool) -> Iterator[Linker]:
-        yield FuzzyScorer()
-        share = config.linking_at
-        for positives in POSITIVES:
-            how = f"+ Mirror ({positives})"
-            for other in config.others:
-                yield scorer(Path(other).name, other, positives, f"{Path(other).name} {how}")
-            yield scorer(*work.base(), positives, f"base {how}")
-            yield PerLanguage(
-                f"Prix-LM (Single) {how}",
-                lambda lang, positives=positives: scorer(  # type: ignore[misc]
-                    *work.at(share, single_of(lang)), positives, lang
-                ),
-            )
-            yield scorer(*work.at(share), positives, f"Prix-LM (All) {how}")
-        if not is_file:
-            _, model = work.at(share)
-            yield Translation(model, split, config.into, "Prix-LM (All), translate")
-
-    def single_of(lang: str) -> str:
-        """The language itself where the KB has it, else the one that is linked into."""
-        return lang if lang in split.languages else config.into
-
     path = to / "xel.json"
     if not path.exists():
-        grids = evaluate_linking(tasks, ways(is_file=False), progress)
+        grids = evaluate_linking(tasks, _ways(work, is_file=False), progress)
         if files:
-            more = evaluate_linking(files, ways(is_file=True), progress)
+            more = evaluate_linking(files, _ways(work, is_file=True), progress)
             grids += [replace(grid, title=f"{grid.title}, files") for grid in more]
         write_grids(to, "xel", grids)
 
     def measure(name: str, model: Path) -> dict[str, float]:
-        way = scorer(name, model, config.curve, name)
+        way = work.scorer(name, model, config.curve, name)
         return evaluate_linking(tasks, [way], progress)[0].rows[name]
 
     work.curve("xel", "accuracy@1", measure)
     return read_grids(path)
+
+
+def _ways(work: _Work, *, is_file: bool) -> Iterator[Linker]:
+    """The rows of the linking table; `translate` knows the languages of the KB alone."""
+    config = work.config
+
+    def single_of(lang: str) -> str:
+        """The language itself where the KB has it, else the one that is linked into."""
+        return lang if lang in work.kb.languages else config.into
+
+    yield FuzzyScorer()
+    share = config.linking_at
+    for positives in POSITIVES:
+        how = f"+ Mirror ({positives})"
+        for other in config.others:
+            yield work.scorer(Path(other).name, other, positives, f"{Path(other).name} {how}")
+        yield work.scorer(*work.base(), positives, f"base {how}")
+        yield PerLanguage(
+            f"Prix-LM (Single) {how}",
+            lambda lang, positives=positives: work.scorer(  # type: ignore[misc]
+                *work.at(share, single_of(lang)), positives, lang
+            ),
+        )
+        yield work.scorer(*work.at(share), positives, f"Prix-LM (All) {how}")
+    if not is_file:
+        _, model = work.at(share)
+        yield Translation(model, work.kb, config.into, "Prix-LM (All), translate")
 
 
 def reproduce_bli(

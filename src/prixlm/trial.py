@@ -32,7 +32,7 @@ from prixlm.grids import Grid
 from prixlm.heldout import read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.store import KB
-from prixlm.metrics import AtLevel, Reliability, at_levels, reliability
+from prixlm.metrics import AtLevel, Reliability, at_levels, average_precision, reliability
 from prixlm.missing import relations_of_one_object
 from prixlm.model_ranking import ModelRanker
 from prixlm.ranking import Ranker
@@ -56,6 +56,7 @@ class Trial:
     right: float  # share of the questions whose best answer is right, whatever its confidence
     reliability: Reliability
     levels: list[AtLevel]
+    average_precision: float  # over all levels: who is more precise for as much recall
 
 
 def ways_of(evidence: Evidence) -> dict[str, list[Ranker]]:
@@ -93,10 +94,12 @@ def try_fusion(
         chosen = (inside == number)[owner]
         hidden = int(inside[inside == number].sum())
         best = chosen & (place == 0)
-        levels = at_levels(confidence[chosen], right[chosen], hidden, LEVELS)
+        sure, good = confidence[chosen], right[chosen]
+        levels = at_levels(sure, good, hidden, LEVELS)
+        area = average_precision(sure, good, hidden)
         first = float(right[best].sum() / max(1, (inside == number).sum()))
         found = reliability(confidence[best], right[best])
-        trials.append(Trial(way, lang, subset, hidden, first, found, levels))
+        trials.append(Trial(way, lang, subset, hidden, first, found, levels, area))
     return trials
 
 
@@ -208,6 +211,7 @@ def trial_grids(trials: Sequence[Trial]) -> list[Grid]:
         title = f"{one.lang}, {one.subset} facts ({one.hidden:,})"
         new = Grid(title, has_mean=False, notes=[_NOTE])
         grid = grids.setdefault((one.lang, one.subset), new)
+        grid.notes.append(f"Average precision, {one.way}: {100 * one.average_precision:.1f}.")
         noise = one.reliability.noise
         if one.way == "fused" and noise == noise:
             chance = f"{100 * noise:.1f}"
