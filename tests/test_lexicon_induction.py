@@ -8,7 +8,13 @@ import pytest
 from prixlm import PrixError
 from prixlm.alignment import fit_mapping
 from prixlm.embed import EntityEncoder
-from prixlm.tasks.lexicon_induction import Dictionary, csls_ranks, induce, read_dictionaries
+from prixlm.tasks.lexicon_induction import (
+    Dictionary,
+    csls_ranks,
+    induce,
+    induce_by_spelling,
+    read_dictionaries,
+)
 
 Array = np.ndarray
 
@@ -104,6 +110,18 @@ def test_the_words_of_both_sides_are_found_when_they_are_the_same(
     for part in found.figures.values():
         assert part["all"].hits_1 > 0.9
         assert part["all"].number == 41 and part["not in train"].number == 30
+
+
+def test_spelling_finds_what_is_written_alike() -> None:
+    train = [("house", "casa"), ("tree", "albero")]
+    test = [("music", "musica"), ("music", "canzone"), ("water", "acqua"), ("tree", "pianta")]
+    found = induce_by_spelling(Dictionary(train, test), ["acqua", "waterloo"])
+    assert found.num_candidates == {"dictionary": 6, "and frequent words": 7}
+    # musica is right at once; acqua and pianta share one or two letters with their sources.
+    near, far = (found.figures[name] for name in found.num_candidates)
+    assert near["all"].number == 3 and near["not in train"].number == 2
+    assert near["not in train"].hits_1 == pytest.approx(0.5)  # water: albero is nearer than acqua
+    assert far["all"].mrr < near["all"].mrr  # waterloo
 
 
 def test_lines_that_are_no_pairs_are_counted(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_every_table_is_made_once(
         "Prix-LM (All), translate",
     ]
     assert not (tmp_path / "t" / "xel" / "models" / "single").exists(), "those of `lp` will do"
-    assert len(first[1][0].rows) == 6 and len(first[2][0].rows) == 3
+    assert len(first[1][0].rows) == 7 and len(first[2][0].rows) == 3
     assert "files" in first[0][3].title and "Prix-LM (All), translate" not in first[0][3].rows
     assert first[2][0].notes and "never seen a sentence" in first[2][0].notes[0]
     for name in ("xel/xel", "bli", "probe"):

@@ -189,7 +189,8 @@ def evaluate_bli(
     to: To = None,
     as_json: Json = False,
 ) -> None:
-    """Bilingual lexicon induction: translations of words, by VecMap and CSLS.
+    """Bilingual lexicon induction: translations of words, by VecMap and CSLS. String similarity is
+    always a row.
 
     Example: [b]prixlm evaluate bli --encoder encoder --train en-it.train --test en-it.test[/b]
     """

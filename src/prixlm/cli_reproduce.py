@@ -76,7 +76,7 @@ def reproduce_xel(
     ] = None,
     queries: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="XL-BEL's mentions, named by language: fi_*.txt."),
+        typer.Option(metavar="FILE", help="XL-BEL's mentions (fi_*.txt); may be repeated."),
     ] = None,
     base: Base = "compact",
     config: Config = None,

@@ -169,7 +169,7 @@ class _Work:
         return EncoderScorer(self.encoder(name, model, positives), title)
 
     def curve(
-        self, name: str, title: str, measure: Callable[[str, Path], dict[str, float]]
+        self, name: str, task: str, metric: str, measure: Callable[[str, Path], dict[str, float]]
     ) -> None:
         """What `measure` finds at every checkpoint of All, as JSON and a plot."""
         path = self.to / f"{name}-checkpoints.json"
@@ -183,7 +183,7 @@ class _Work:
             write_atomically(path, json.dumps(found, indent=1) + "\n")
         curves = json.loads(path.read_text("utf-8"))
         points = {column: [(float(x), y) for x, y in line] for column, line in curves.items()}
-        plot_curves(points, path.with_suffix(".png"), f"{title} (%)", f"{title} over checkpoints")
+        plot_curves(points, path.with_suffix(".png"), f"{metric} (%)", f"{task} over checkpoints")
 
 
 def _check_language(kb: KB, lang: str) -> None:
@@ -228,7 +228,7 @@ def reproduce_xel(
         way = work.scorer(name, model, config.curve, name)
         return evaluate_linking(tasks, [way], progress)[0].rows[name]
 
-    work.curve("xel", "accuracy@1", measure)
+    work.curve("xel", "Entity linking", "accuracy@1", measure)
     return read_grids(path)
 
 
@@ -282,9 +282,10 @@ def reproduce_bli(
 
     def measure(name: str, model: Path) -> dict[str, float]:
         encoder = work.encoder(name, model, config.curve)
-        return evaluate_lexicons({name: encoder}, dictionaries, 0, progress)[0].rows[name]
+        grids = evaluate_lexicons({name: encoder}, dictionaries, 0, progress, spelling=False)
+        return grids[0].rows[name]
 
-    work.curve("bli", "accuracy", measure)
+    work.curve("bli", "Lexicon induction", "accuracy", measure)
     return read_grids(path)
 
 
@@ -310,7 +311,7 @@ def reproduce_probe(
         grids, _ = evaluate_probing({name: load_model(model)}, prompts, progress)
         return grids[2].rows[name]
 
-    work.curve("probe", "candidate ranking", measure)
+    work.curve("probe", "Probing", "accuracy among the candidates", measure)
     return read_grids(path)
 
 

@@ -20,13 +20,14 @@ from prixlm.kb.store import KB
 from prixlm.mirror import frequent_words
 from prixlm.model import PrixLM
 from prixlm.tasks.entity_linking import (
+    FuzzyScorer,
     Linker,
     LinkingTask,
     accuracy,
     read_hidden_links,
     read_names,
 )
-from prixlm.tasks.lexicon_induction import Dictionary, induce
+from prixlm.tasks.lexicon_induction import Dictionary, induce, induce_by_spelling
 from prixlm.tasks.probing import Probed, Prompts, probe, share
 
 Array = np.ndarray[Any, Any]
@@ -169,18 +170,27 @@ def evaluate_lexicons(
     dictionaries: Mapping[str, tuple[Dictionary, str | None]],
     num_frequent: int = 50_000,
     progress: Progress | None = None,
+    *,
+    spelling: bool = True,
 ) -> list[Grid]:
     """Accuracy (Hits@1) and MRR by encoder and pair of languages, both candidate sets.
 
     dictionaries: with the code of the target language, whose frequent words are candidates too.
+    spelling: string similarity as the first row.
     """
+    ways: dict[str, EntityEncoder | None] = {FuzzyScorer().name: None} if spelling else {}
+    ways |= encoders
     found: dict[str, dict[str, dict[str, float]]] = {}
     numbers: dict[str, dict[str, int]] = {}
     candidates: dict[str, dict[str, int]] = {}
     done = 0
-    for row, encoder in encoders.items():
+    for row, encoder in ways.items():
         for pair, (dictionary, lang) in dictionaries.items():
-            induced = induce(encoder, dictionary, _frequent(lang, num_frequent))
+            frequent = _frequent(lang, num_frequent)
+            if encoder is None:
+                induced = induce_by_spelling(dictionary, frequent)
+            else:
+                induced = induce(encoder, dictionary, frequent)
             for name, number in induced.num_candidates.items():
                 candidates.setdefault(name, {})[pair] = number
             for name, parts in induced.figures.items():
@@ -192,7 +202,7 @@ def evaluate_lexicons(
                         numbers.setdefault(title, {})[pair] = figures.number
             done += 1
             if progress is not None:
-                progress("induce", done, len(encoders) * len(dictionaries))
+                progress("induce", done, len(ways) * len(dictionaries))
     notes = {
         name: "Candidates: " + ", ".join(f"{pair} {number:,}" for pair, number in part.items())
         for name, part in candidates.items()
@@ -219,8 +229,9 @@ def _frequent(lang: str | None, number: int) -> list[str]:
 
 
 COMPACT_NOTE = (
-    "{} has never seen a sentence: its figures say how much of what it knows of names is left when "
-    "it is asked in words that it cannot read, and nothing about the paper's claim."
+    "Compact models have never seen a sentence ({}): their figures say how much of what they know "
+    "of names is left when they are asked in words that they cannot read, and nothing about the "
+    "paper's claim."
 )
 
 

@@ -22,6 +22,7 @@ from prixlm.embed import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.metrics import Figures, figures
 from prixlm.neighbours import mean_similarity
+from prixlm.tasks.entity_linking import FuzzyScorer, LinkingTask, linking_ranks
 
 logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
@@ -105,45 +106,65 @@ def induce(
 
     frequent: further candidates, the frequent words of the target language.
     """
-    pairs = [*dictionary.train, *dictionary.test]
-    sources = _numbered(source for source, _ in pairs)
-    targets = _numbered(target for _, target in pairs)
-    sets = {"dictionary": len(targets)}
-    if frequent:
-        for word in frequent:
-            targets.setdefault(word, len(targets))
-        sets["and frequent words"] = len(targets)
+    words = _Words.of(dictionary, frequent)
+    x, z = encoder.encode(list(words.sources)), encoder.encode(list(words.targets))
+    pairs = np.array([(words.sources[a], words.targets[b]) for a, b in dictionary.train])
+    asked = [words.sources[word] for word in words.answers]
     found: dict[str, dict[str, Figures]] = {}
-    x, z = encoder.encode(list(sources)), encoder.encode(list(targets))
-    rows = np.array([(sources[a], targets[b]) for a, b in dictionary.train])
-    for name, number in sets.items():
+    for name, number in words.sets.items():
         # The mean over the vocabulary is part of the map: each candidate set has its own.
-        mapping = fit_mapping(x, z[:number], rows)
-        found[name] = _rank(
-            dictionary, sources, targets, mapping.source, mapping.target, neighbours
+        mapping = fit_mapping(x, z[:number], pairs)
+        crowding = mean_similarity(mapping.target, mapping.source, neighbours)
+        right = list(words.answers.values())
+        ranks = csls_ranks(mapping.source[asked], mapping.target, right, crowding)
+        found[name] = words.figures(ranks, number)
+    return Induced(found, words.sets)
+
+
+def induce_by_spelling(dictionary: Dictionary, frequent: Sequence[str] = ()) -> Induced:
+    """The same by string similarity: what can be found without a model, and without train."""
+    words = _Words.of(dictionary, frequent)
+    right = list(words.answers.values())
+    offsets = np.cumsum([0, *map(len, right)])
+    found = {}
+    for name, number in words.sets.items():
+        names = list(words.targets)[:number]
+        task = LinkingTask(
+            names, np.arange(number), list(words.answers), offsets, np.concatenate(right)
         )
-    return Induced(found, sets)
+        found[name] = words.figures(linking_ranks(FuzzyScorer(), task), number)
+    return Induced(found, words.sets)
 
 
-def _rank(
-    dictionary: Dictionary,
-    sources: dict[str, int],
-    targets: dict[str, int],
-    source: Array,
-    target: Array,
-    neighbours: int,
-) -> dict[str, Figures]:
-    """Ranks of the best right target of each test word, by CSLS."""
-    answers: dict[str, list[int]] = {}
-    for word, translation in dictionary.test:
-        answers.setdefault(word, []).append(targets[translation])
-    asked = source[[sources[word] for word in answers]]
-    crowding = mean_similarity(target, source, neighbours)
-    ranks = csls_ranks(asked, target, list(answers.values()), crowding)
-    in_train = {word for word, _ in dictionary.train}
-    new = np.array([word not in in_train for word in answers])
-    beyond = len(target)
-    return {"all": figures(ranks, beyond), "not in train": figures(ranks[new], beyond)}
+@dataclass(frozen=True)
+class _Words:
+    """The words of a dictionary and its candidates, by number."""
+
+    sources: dict[str, int]
+    targets: dict[str, int]
+    sets: dict[str, int]  # by name: how many of the targets are candidates
+    answers: dict[str, list[int]]  # of every test word
+    is_new: Array  # of every test word: not in train
+
+    @classmethod
+    def of(cls, dictionary: Dictionary, frequent: Sequence[str]) -> "_Words":
+        pairs = [*dictionary.train, *dictionary.test]
+        sources = _numbered(source for source, _ in pairs)
+        targets = _numbered(target for _, target in pairs)
+        sets = {"dictionary": len(targets)}
+        if frequent:
+            for word in frequent:
+                targets.setdefault(word, len(targets))
+            sets["and frequent words"] = len(targets)
+        answers: dict[str, list[int]] = {}
+        for word, translation in dictionary.test:
+            answers.setdefault(word, []).append(targets[translation])
+        in_train = {word for word, _ in dictionary.train}
+        is_new = np.array([word not in in_train for word in answers])
+        return cls(sources, targets, sets, answers, is_new)
+
+    def figures(self, ranks: Array, beyond: int) -> dict[str, Figures]:
+        return {"all": figures(ranks, beyond), "not in train": figures(ranks[self.is_new], beyond)}
 
 
 def csls_ranks(
