@@ -13,11 +13,13 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from prixlm.baselines import MODELS, BaselineConfig, train_baseline
-from prixlm.graph import ComplEx, GraphConfig, GraphTask
+from prixlm.graph import Asked, ComplEx, GraphConfig
 from prixlm.heldout import read_facts
+from prixlm.kb.merged import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import figures
 from prixlm.training import make_optimizer
@@ -86,12 +88,13 @@ def speed(kb: KB, steps: int) -> None:
     from pykeen.triples import CoreTriplesFactory
 
     config = GraphConfig()
-    task = GraphTask(kb, config)
     size = int(kb.concepts().max()) + 1
-    ours = ComplEx(size, kb.num_relations, config.rank)
-    forward = task.triples[:, task.triples[1] < kb.num_relations]
+    ours = ComplEx(size, kb.num_relations, config.rank, size)  # candidates: all, as PyKEEN's
+    merged = read_merged(kb)
+    triples = np.stack([merged.source, merged.relation, merged.target], axis=1)
+    forward = triples[merged.relation < kb.num_relations]
     factory = CoreTriplesFactory(
-        torch.from_numpy(forward.T.copy()), size, kb.num_relations, create_inverse_triples=True
+        torch.from_numpy(forward), size, kb.num_relations, create_inverse_triples=True
     )
     theirs = PykeenComplEx(
         triples_factory=factory,
@@ -101,18 +104,20 @@ def speed(kb: KB, steps: int) -> None:
     )
     optimizers = [make_optimizer(ours, config.training), torch.optim.Adagrad(theirs.parameters())]
     seconds = [0.0, 0.0]
-    for number, step in enumerate(task.steps(0, 0, 1)):
-        if number == steps + 2:
-            break
-        subject, relation, target = (torch.from_numpy(row) for row in step.batches[0])
+    nodes = torch.arange(size)
+    order = np.random.default_rng(0).permutation(len(triples))
+    for number in range(steps + 2):
+        batch = triples[order[number * config.batch : (number + 1) * config.batch]]
+        subject, relation, target = (torch.from_numpy(row.copy()) for row in batch.T)
         for place in (0, 1):  # in turn, so that noise meets both
             started = time.monotonic()
             if place == 0:
-                loss = task.loss(ours, step.batches[0])
+                asked = Asked(range(size), *(row.copy() for row in batch.T))
+                loss = ours.loss(asked, nodes, config.regulariser, config.relations)
             else:
                 scores = theirs.score_t(torch.stack([subject, relation % kb.num_relations], dim=1))
                 loss = torch.nn.functional.cross_entropy(scores, target, reduction="sum")
-            torch.autograd.backward(loss / step.normaliser)
+            torch.autograd.backward(loss / config.batch)
             optimizers[place].step()
             optimizers[place].zero_grad()
             if number >= 2:

@@ -90,15 +90,12 @@ def test_distances_are_pykeens_scores(kb: KB, model: str, tmp_path: Path) -> Non
     assert seen[-1] == (2, 2)
     scorer: Any = ranker.model
     subject, relation = torch.tensor([0, 5, 9]), torch.tensor([0, 1, 2])
-    candidates = torch.arange(3, 40)
-    expected = scorer.model.predict_t(torch.stack([subject, relation], 1))[:, candidates]
-    torch.testing.assert_close(
-        scorer.scores(subject, relation, candidates), expected, rtol=1e-4, atol=1e-4
-    )
+    nodes = torch.arange(3, 40)
+    expected = scorer.model.predict_t(torch.stack([subject, relation], 1))[:, nodes]
+    asked = (subject, relation, nodes, range(3, 40))
+    torch.testing.assert_close(scorer.scores(*asked), expected, rtol=1e-4, atol=1e-4)
     again: Any = load_baseline(kb, tmp_path / "run").model
-    assert torch.equal(
-        again.scores(subject, relation, candidates), scorer.scores(subject, relation, candidates)
-    )
+    assert torch.equal(again.scores(*asked), scorer.scores(*asked))
 
 
 def test_only_train_is_learnt_from(kb: KB) -> None:

@@ -233,13 +233,13 @@ class _Scorer:
     def __init__(self, model: Any, num_nodes: int, config: BaselineConfig) -> None:
         self.model, self.num_nodes, self.config = model.eval(), num_nodes, config
 
-    def scores(self, subject: Tensor, relation: Tensor, candidates: Tensor) -> Tensor:
+    def scores(self, subject: Tensor, relation: Tensor, nodes: Tensor, entities: range) -> Tensor:
         if self.config.inverse:
             asked = torch.stack([subject, relation], dim=1).to(self.model.device)
-            scored: Tensor = self.model.predict_t(asked, tails=candidates)
+            scored: Tensor = self.model.predict_t(asked, tails=nodes)
             return scored
         entity, named = self.model.entity_representations[0], self.model.relation_representations[0]
-        start, by, ends = entity(subject), named(relation), entity(candidates)
+        start, by, ends = entity(subject), named(relation), entity(nodes)
         if self.config.model == "TransE":
             return -torch.cdist(start + by, ends, p=1)
         turned = torch.view_as_real(start * by).flatten(1)

@@ -60,7 +60,7 @@ def gather_evidence(
     if graph is not None:
         found = load_graph(graph, kb)
         rankers.append(GraphRanker(kb, found, name="graph"))
-        identity.append(hashlib.sha256(found.entity.detach().numpy().tobytes()).hexdigest())
+        identity.append(hashlib.sha256(found.node.detach().numpy().tobytes()).hexdigest())
     return Evidence(rankers, completer, " ".join(identity))
 
 

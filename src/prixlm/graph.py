@@ -1,15 +1,17 @@
 """A graph embedding of our own: ComplEx on the merged graph of all languages.
 
 ComplEx (Trouillon et al., 2016) as Lacroix et al. (2018) train it: reciprocal relations, softmax
-over all entities, the nuclear 3-norm as regulariser, Adagrad; and, where `relations` has a weight,
-the relation as a second target (Chen et al., 2021). Entities are concepts, so the facts
-of a language help every other; the candidates are the entities of the asked language. It uses no
-names at all, and knows nothing of an entity without train triples.
+over all candidates, the nuclear 3-norm as regulariser, Adagrad; and, where `relations` has a
+weight, the relation as a second target (Chen et al., 2021). Nodes are concepts, so the facts of a
+language help every other. A fact is learnt as it is asked: in each language that states it, among
+the entities of that language alone, each with a bias of its own. It uses no names at all, and
+knows nothing of an entity without train triples.
 
     model = train_graph(kb, "graph", GraphConfig())
     ranker = GraphRanker(kb, model)
 
-Dimension letters: B queries, N entities (concepts), R relations, H twice the rank.
+Dimension letters: B queries, N nodes (concepts), R relations, H twice the rank, C candidates
+(entities of one language), M triples of all languages in both directions.
 """
 
 import dataclasses
@@ -29,7 +31,6 @@ from torch import Tensor, nn
 from prixlm.crossentropy import linear_cross_entropy
 from prixlm.errors import PrixError
 from prixlm.kb.disk import write_atomically
-from prixlm.kb.merged import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
 from prixlm.ranking import Queries, Ranked, make_ranked
@@ -40,13 +41,15 @@ _WEIGHTS = "model.safetensors"
 _SETTINGS = "graph.json"
 _QUERIES = 256
 """Queries whose scores of all candidates are held at once."""
+_VALID = 4000
+"""Valid triples whose loss is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig:
-    """A graph embedding; the defaults are those of a probe on DBP-5L, not yet tuned."""
+    """A graph embedding; the defaults were found on DBP-5L's valid facts (docs/log.md)."""
 
-    rank: int = 100  # complex numbers of an entity
+    rank: int = 100  # complex numbers of a node
     epochs: int = 25
     batch: int = 1000  # triples of an update, either direction
     regulariser: float = 0.05
@@ -73,54 +76,61 @@ class GraphConfig:
 
 
 class ComplEx(nn.Module):
-    """Entities and relations as complex vectors; relations R to 2R - 1 are the backward ones."""
+    """Nodes and relations as complex vectors; relations R to 2R - 1 are the backward ones."""
 
-    def __init__(self, num_entities: int, num_relations: int, rank: int, seed: int = 0) -> None:
+    def __init__(
+        self, num_nodes: int, num_relations: int, rank: int, num_entities: int, seed: int = 0
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        shape = (num_entities, 2 * rank), (2 * num_relations, 2 * rank)
-        self.entity, self.relation = (
+        shape = (num_nodes, 2 * rank), (2 * num_relations, 2 * rank)
+        self.node, self.relation = (
             nn.Parameter(1e-3 * torch.randn(size, generator=generator)) for size in shape
         )
+        self.bias = nn.Parameter(torch.zeros(num_entities))
 
     def queries(self, subject: Tensor, relation: Tensor) -> Tensor:
-        """What is multiplied with all entities: (B, H)."""
-        a, b = torch.chunk(self.entity[subject], 2, dim=1)
+        """What is multiplied with all candidates: (B, H)."""
+        a, b = torch.chunk(self.node[subject], 2, dim=1)
         c, d = torch.chunk(self.relation[relation], 2, dim=1)
         return torch.cat([a * c - b * d, a * d + b * c], dim=1)
 
     @property
     def num_nodes(self) -> int:
-        return len(self.entity)
+        return len(self.node)
 
-    def scores(self, subject: Tensor, relation: Tensor, candidates: Tensor) -> Tensor:
-        device = self.entity.device
-        subject, relation, candidates = (x.to(device) for x in (subject, relation, candidates))
-        return self.queries(subject, relation) @ self.entity[candidates].T
+    def scores(self, subject: Tensor, relation: Tensor, nodes: Tensor, entities: range) -> Tensor:
+        device = self.node.device
+        subject, relation, nodes = (x.to(device) for x in (subject, relation, nodes))
+        bias = self.bias[entities.start : entities.stop]
+        return self.queries(subject, relation) @ self.node[nodes].T + bias
 
     def between(self, subject: Tensor, target: Tensor) -> Tensor:
         """What is multiplied with all relations: (B, H)."""
-        a, b = torch.chunk(self.entity[subject], 2, dim=1)
-        c, d = torch.chunk(self.entity[target], 2, dim=1)
+        a, b = torch.chunk(self.node[subject], 2, dim=1)
+        c, d = torch.chunk(self.node[target], 2, dim=1)
         return torch.cat([a * c + b * d, a * d - b * c], dim=1)
 
     def loss(
-        self,
-        subject: Tensor,
-        relation: Tensor,
-        target: Tensor,
-        weight: float,
-        relations: float = 0.0,
+        self, asked: "Asked", nodes: Tensor, weight: float = 0.0, relations: float = 0.0
     ) -> Tensor:
-        """The sum of cross entropies over all entities, and of the 3-norms of what is used."""
-        bias = self.entity.new_zeros(len(self.entity))
-        total = linear_cross_entropy(self.queries(subject, relation), self.entity, bias, target)
+        """The sum of cross entropies over the candidates, and of the 3-norms of what is used.
+
+        nodes: (C,) those of the candidates.
+        """
+        subject, relation, place = (
+            torch.from_numpy(part).to(self.node.device)
+            for part in (asked.subject, asked.relation, asked.place)
+        )
+        target = nodes[place]
+        bias = self.bias[asked.candidates.start : asked.candidates.stop]
+        total = linear_cross_entropy(self.queries(subject, relation), self.node[nodes], bias, place)
         if relations:
             bias = self.relation.new_zeros(len(self.relation))
             between = self.between(subject, target)
             total = total + relations * linear_cross_entropy(between, self.relation, bias, relation)
         if weight:
-            used = (self.entity[subject], self.relation[relation], self.entity[target])
+            used = (self.node[subject], self.relation[relation], self.node[target])
             total = total + weight * sum((_modulus(part) ** 3).sum() for part in used)
         return total
 
@@ -130,52 +140,83 @@ def _modulus(vectors: Tensor) -> Tensor:
     return torch.sqrt(real**2 + imaginary**2 + 1e-20)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Facts asked in one language."""
+
+    candidates: range  # its entities
+    subject: Array  # (B,) nodes
+    relation: Array  # (B,)
+    place: Array  # (B,) of the object among the candidates
+
+
 class GraphTask:
-    """Steps over the merged train triples, in both directions."""
+    """Steps over the train triples of all languages, in both directions."""
 
     def __init__(self, kb: KB, config: GraphConfig) -> None:
-        self.config = config
-        merged = read_merged(kb)
-        if not len(merged):
+        self.kb, self.config = kb, config
+        self.node = kb.concepts().astype(np.int64)
+        self.triples = _read_triples(kb, "train")
+        if not self.triples.shape[1]:
             raise PrixError(f"{kb.folder} has no train triples: there is nothing to learn from.")
-        self.triples = np.stack([merged.source, merged.relation, merged.target])
-        valid = read_merged(kb, ["valid"])
-        rows = np.random.default_rng(0).permutation(len(valid))[:4000]
-        self.valid = np.stack([valid.source, valid.relation, valid.target])[:, np.sort(rows)]
+        valid = _read_triples(kb, "valid")
+        rows = np.random.default_rng(0).permutation(valid.shape[1])[:_VALID]
+        self.valid = self.ask(valid[:, rows])
         self.steps_an_epoch = -(-self.triples.shape[1] // config.batch)
         self.num_steps = config.epochs * self.steps_an_epoch
         self.fingerprint = {"KB": kb.fingerprint(), "config": config.fingerprint()}
 
     def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
+        size = self.config.batch
+        lang = self.kb.language_of(self.triples[0])
         for epoch in range(first // self.steps_an_epoch, self.config.epochs):
-            order = np.random.default_rng([self.config.training.seed, epoch]).permutation(
-                self.triples.shape[1]
-            )
-            start = max(0, first - epoch * self.steps_an_epoch)
-            for step in range(start, self.steps_an_epoch):
-                rows = order[step * self.config.batch : (step + 1) * self.config.batch]
-                own = self.triples[:, rows[rank::world]]
-                yield Step([own], float(len(rows)), len(rows))
+            generator = np.random.default_rng([self.config.training.seed, epoch])
+            order = generator.permutation(len(lang))
+            # One language after another, so that a step has one, at most a few, and its candidates.
+            order = order[np.argsort(lang[order], kind="stable")]
+            parts = generator.permutation(self.steps_an_epoch)
+            for part in parts[max(0, first - epoch * self.steps_an_epoch) :]:
+                rows = order[part * size : (part + 1) * size]
+                asked = self.ask(self.triples[:, rows[rank::world]])
+                yield Step(asked, float(len(rows)), len(rows))
 
-    def loss(self, model: ComplEx, batch: Array) -> Tensor:
-        device = model.entity.device
-        subject, relation, target = (torch.from_numpy(row).to(device) for row in batch)
-        config = self.config
-        return model.loss(subject, relation, target, config.regulariser, config.relations)
+    def ask(self, triples: Array) -> list[Asked]:
+        """Triples of entities, each asked in its language."""
+        found = []
+        lang = self.kb.language_of(triples[0])
+        for number in np.unique(lang):
+            own = self.kb.entity_range(self.kb.languages[number])
+            source, relation, target = triples[:, lang == number]
+            found.append(Asked(own, self.node[source], relation, target - own.start))
+        return found
+
+    def loss(self, model: ComplEx, batch: Asked) -> Tensor:
+        return model.loss(batch, self._nodes(batch), self.config.regulariser, self.config.relations)
 
     def validate(self, model: ComplEx) -> dict[str, float]:
         """Nats per valid triple. What is valid in one language may be trained on in another."""
-        if not self.valid.shape[1]:
+        if not self.valid:
             return {}
-        subject, relation, target = (
-            torch.from_numpy(row).to(model.entity.device) for row in self.valid
-        )
-        return {"loss": model.loss(subject, relation, target, 0.0).item() / len(target)}
+        total = sum(model.loss(part, self._nodes(part)).item() for part in self.valid)
+        return {"loss": total / sum(len(part.place) for part in self.valid)}
+
+    def _nodes(self, asked: Asked) -> Tensor:
+        return torch.from_numpy(self.node[asked.candidates.start : asked.candidates.stop])
 
     def save(self, model: ComplEx, folder: Path) -> None:
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / _WEIGHTS)
         settings = {"kb": self.fingerprint["KB"], **dataclasses.asdict(self.config)}
         write_atomically(folder / _SETTINGS, json.dumps(settings, indent=1) + "\n")
+
+
+def _read_triples(kb: KB, split: str) -> Array:
+    """Source, relation and target of all languages' triples, forwards and backwards: (3, M)."""
+    parts = [np.zeros((3, 0), np.int64)]
+    for batch in kb.batches("triples", ["subject", "relation", "object"], split=split):
+        parts.append(np.stack([np.asarray(column).astype(np.int64) for column in batch.columns]))
+    subject, relation, target = np.concatenate(parts, axis=1)
+    backwards = np.stack([target, relation + kb.num_relations, subject])
+    return np.concatenate([np.stack([subject, relation, target]), backwards], axis=1)
 
 
 def train_graph(
@@ -185,7 +226,8 @@ def train_graph(
     to = Path(to)
     task = GraphTask(kb, config)
     concepts = int(kb.concepts().max(initial=-1)) + 1
-    model = ComplEx(concepts, kb.num_relations, config.rank, config.training.seed)
+    seed = config.training.seed
+    model = ComplEx(concepts, kb.num_relations, config.rank, kb.num_entities, seed)
     train(model, task, config.training, to, progress)
     task.save(model, to)
     return model
@@ -195,13 +237,13 @@ def load_graph(folder: Path | str, kb: KB) -> ComplEx:
     """What `train_graph` wrote, for the KB that it was trained on."""
     try:
         weights = load_file(str(Path(folder) / _WEIGHTS))
-        entity, relation = weights["entity"], weights["relation"]
+        node, relation, bias = (weights[name] for name in ("node", "relation", "bias"))
         settings = json.loads((Path(folder) / _SETTINGS).read_text("utf-8"))
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise PrixError(f"{folder} is no graph embedding: {error}.") from None
     if settings["kb"] != kb.fingerprint():
         raise PrixError(f"{folder} was trained on another KB than {kb.folder}.")
-    model = ComplEx(len(entity), len(relation) // 2, entity.shape[1] // 2)
+    model = ComplEx(len(node), len(relation) // 2, node.shape[1] // 2, len(bias))
     model.load_state_dict(weights)
     return model
 
@@ -212,8 +254,8 @@ class Scorer(Protocol):
     @property
     def num_nodes(self) -> int: ...
 
-    def scores(self, subject: Tensor, relation: Tensor, candidates: Tensor) -> Tensor:
-        """Of every candidate for every query: (B, C)."""
+    def scores(self, subject: Tensor, relation: Tensor, nodes: Tensor, entities: range) -> Tensor:
+        """Of every candidate, a node and an entity, for every query: (B, C)."""
 
 
 class GraphRanker:
@@ -282,12 +324,12 @@ class GraphRanker:
         if self.lang not in (None, queries.lang):
             raise PrixError(f"{self.name} knows {self.lang} only, and was asked in {queries.lang}.")
         own = self.kb.entity_range(queries.lang)
-        candidates = torch.from_numpy(self.node[own.start : own.stop])
+        nodes = torch.from_numpy(self.node[own.start : own.stop])
         for start in range(0, len(queries), _QUERIES):
             some = queries.select(np.arange(start, min(start + _QUERIES, len(queries))))
             subject = torch.from_numpy(self.node[some.subject])
             relation = torch.from_numpy(some.relation.astype(np.int64))
-            table = self.model.scores(subject, relation, candidates).cpu()
+            table = self.model.scores(subject, relation, nodes, own).cpu()
             hidden = torch.from_numpy(some.hidden.astype(np.int64) - own.start)
             table[torch.from_numpy(some.owners()), hidden] = float("-inf")
             yield start, table

@@ -216,7 +216,7 @@ def plot_curves(
         axes.plot(xs, ys, marker="o", label=_plain(name), color=_colour(number))
     axes.set(xlabel="step", ylabel=ylabel, title=title, ylim=(0, None))
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside right center")
     figure.savefig(path, dpi=120)
 
 
