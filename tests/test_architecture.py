@@ -23,7 +23,17 @@ LAYERS = [
     ["kb.dbpedia", "kb.relations"],
     ["kb.folders", "kb.merge", "kb.merged", "kb.carried"],
     ["kb.importer", "kb.splits"],
-    ["tokens", "report", "card", "configs", "terminal", "metrics", "alignment", "calibration"],
+    [
+        "tokens",
+        "report",
+        "card",
+        "configs",
+        "terminal",
+        "metrics",
+        "alignment",
+        "calibration",
+        "spelling",
+    ],
     ["encoding", "packed", "dropout", "crossentropy", "trim", "checkpoints", "trie", "grids"],
     ["model", "supply", "ranking"],
     ["compact", "training", "stepper", "transfer", "rules", "context", "embed"],
@@ -57,7 +67,17 @@ LAYERS = [
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 NEVER_TORCH = [module for module in LEVEL if module.startswith("kb.")] + [
     *("facts", "languages", "tokens", "encoding", "supply", "trim", "trie"),
-    *("metrics", "ranking", "transfer", "rules", "heldout", "alignment", "missing", "chance"),
+    *(
+        "metrics",
+        "ranking",
+        "transfer",
+        "rules",
+        "heldout",
+        "alignment",
+        "missing",
+        "chance",
+        "spelling",
+    ),
 ]
 
 

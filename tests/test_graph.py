@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from prixlm import KB, PrixError
 from prixlm.graph import (
@@ -90,8 +91,9 @@ def test_every_epoch_asks_for_every_train_triple_in_both_directions(
         assert sorted(_asked(asked)) == sorted(expected)
         assert len(asked) < len(epoch) + len(kb.languages), "a step has one language as a rule"
     # A run that goes on, and processes that share a step, ask for the same.
-    again = list(task.steps(len(steps) // 2 + 3, 0, 1))
-    assert _asked(again[0].batches) == _asked(steps[len(steps) // 2 + 3].batches)
+    for first in (3, len(steps) // 2 + 3):
+        again = [_asked(step.batches) for step in task.steps(first, 0, 1)]
+        assert again == [_asked(step.batches) for step in steps[first:]]
     shared = [next(iter(task.steps(0, rank, 3))) for rank in range(3)]
     assert all(step.normaliser == steps[0].normaliser for step in shared)
     mine = [row for step in shared for row in _asked(step.batches)]
@@ -106,7 +108,7 @@ def _asked(parts: list[Asked]) -> list[tuple[int, ...]]:
     ]
 
 
-def test_training_learns_and_goes_on_and_ranks_exactly(toy: KB, tmp_path: Path) -> None:
+def test_training_learns_and_ranks_exactly(toy: KB, tmp_path: Path) -> None:
     model = train_graph(toy, tmp_path / "graph", SMALL)
     task = GraphTask(toy, SMALL)
     assert task.triples.shape == (3, 2 * toy.num_triples(split="train"))
@@ -129,6 +131,34 @@ def test_training_learns_and_goes_on_and_ranks_exactly(toy: KB, tmp_path: Path) 
         assert ranker.ranks(queries, np.array([entity])).tolist() == [rank]
 
 
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(toy: KB, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, epochs=4)
+    config = dataclasses.replace(
+        config, training=dataclasses.replace(config.training, save_every=3, checkpoints=(1.0,))
+    )
+    whole = train_graph(toy, tmp_path / "whole", config)
+
+    def stop(what: str, now: int, of: int) -> None:
+        if now >= of // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_graph(toy, tmp_path / "stopped", config, stop)
+    again = train_graph(toy, tmp_path / "stopped", config)
+    assert torch.equal(again.node, whole.node) and torch.equal(again.bias, whole.bias)
+    with pytest.raises(PrixError, match="checkpoint"):
+        train_graph(toy, tmp_path / "stopped", dataclasses.replace(config, rank=4))
+
+
+def test_a_kb_without_valid_facts_and_more_processes_than_facts(toy: KB) -> None:
+    task = GraphTask(toy, SMALL)
+    assert task.validate(make_model()) == {}
+    shares = [next(iter(task.steps(0, rank, 40))).batches for rank in range(40)]
+    asked = [row for parts in shares for row in _asked(parts)]
+    alone = next(iter(task.steps(0, 0, 1))).batches
+    assert sorted(asked) == sorted(_asked(alone)) and [] in shares
+
+
 def test_an_embedding_of_another_kb_is_refused(toy: KB, tmp_path: Path) -> None:
     with pytest.raises(PrixError, match="was not made from"):
         GraphRanker(toy, ComplEx(3, 2, 4, 9))
@@ -138,6 +168,10 @@ def test_an_embedding_of_another_kb_is_refused(toy: KB, tmp_path: Path) -> None:
     settings = tmp_path / "graph" / "graph.json"
     settings.write_text(settings.read_text().replace(toy.fingerprint(), "another"))
     with pytest.raises(PrixError, match="was trained on another KB"):
+        load_graph(tmp_path / "graph", toy)
+    old = tmp_path / "graph" / "model.safetensors"
+    save_file({"entity": torch.zeros(3, 4), "relation": torch.zeros(4, 4)}, old)
+    with pytest.raises(PrixError, match="older prixlm: train it again"):
         load_graph(tmp_path / "graph", toy)
     broken = ComplEx(int(toy.concepts().max()) + 1, toy.num_relations, 4, toy.num_entities)
     with torch.no_grad():

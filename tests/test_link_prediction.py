@@ -186,7 +186,8 @@ def test_entities_of_one_name_share_their_ranks_or_are_ranked_as_one_name(
 
 def test_scores_of_given_objects_are_those_of_the_lists(kb: KB, completer: Completer) -> None:
     facts = read_facts(kb, "en")
-    graph = GraphRanker(kb, ComplEx(int(kb.concepts().max()) + 1, kb.num_relations, 4))
+    nodes = int(kb.concepts().max()) + 1
+    graph = GraphRanker(kb, ComplEx(nodes, kb.num_relations, 4, kb.num_entities))
     rankers: list[Any] = [ModelRanker(completer, batch=2), Transfer(kb), graph]
     rankers.append(PerLanguage("each", {"en": rankers[0]}))
     for ranker in rankers:

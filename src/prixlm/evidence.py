@@ -60,7 +60,8 @@ def gather_evidence(
     if graph is not None:
         found = load_graph(graph, kb)
         rankers.append(GraphRanker(kb, found, name="graph"))
-        identity.append(hashlib.sha256(found.node.detach().numpy().tobytes()).hexdigest())
+        weights = b"".join(part.detach().numpy().tobytes() for part in (found.node, found.bias))
+        identity.append(hashlib.sha256(weights).hexdigest())
     return Evidence(rankers, completer, " ".join(identity))
 
 

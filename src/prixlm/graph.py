@@ -42,12 +42,14 @@ _SETTINGS = "graph.json"
 _QUERIES = 256
 """Queries whose scores of all candidates are held at once."""
 _VALID = 4000
-"""Valid triples whose loss is told."""
+"""Valid questions, of either direction, whose loss is told."""
+METHOD = "softmax by language"
+"""How facts are asked: a run that was begun in another way cannot be gone on with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig:
-    """A graph embedding; the defaults were found on DBP-5L's valid facts (docs/log.md)."""
+    """A graph embedding; most of the defaults are those of a probe on DBP-5L (docs/log.md)."""
 
     rank: int = 100  # complex numbers of a node
     epochs: int = 25
@@ -73,6 +75,16 @@ class GraphConfig:
 
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(dataclasses.asdict(self)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Facts asked in one language."""
+
+    candidates: range  # its entities
+    subject: Array  # (B,) nodes
+    relation: Array  # (B,)
+    place: Array  # (B,) of the object among the candidates
 
 
 class ComplEx(nn.Module):
@@ -112,23 +124,25 @@ class ComplEx(nn.Module):
         return torch.cat([a * c + b * d, a * d - b * c], dim=1)
 
     def loss(
-        self, asked: "Asked", nodes: Tensor, weight: float = 0.0, relations: float = 0.0
+        self, asked: Asked, nodes: Tensor, weight: float = 0.0, relations: float = 0.0
     ) -> Tensor:
         """The sum of cross entropies over the candidates, and of the 3-norms of what is used.
 
         nodes: (C,) those of the candidates.
         """
+        device = self.node.device
         subject, relation, place = (
-            torch.from_numpy(part).to(self.node.device)
+            torch.from_numpy(part).to(device)
             for part in (asked.subject, asked.relation, asked.place)
         )
+        nodes = nodes.to(device)
         target = nodes[place]
         bias = self.bias[asked.candidates.start : asked.candidates.stop]
         total = linear_cross_entropy(self.queries(subject, relation), self.node[nodes], bias, place)
         if relations:
-            bias = self.relation.new_zeros(len(self.relation))
+            none = self.relation.new_zeros(len(self.relation))
             between = self.between(subject, target)
-            total = total + relations * linear_cross_entropy(between, self.relation, bias, relation)
+            total = total + relations * linear_cross_entropy(between, self.relation, none, relation)
         if weight:
             used = (self.node[subject], self.relation[relation], self.node[target])
             total = total + weight * sum((_modulus(part) ** 3).sum() for part in used)
@@ -138,16 +152,6 @@ class ComplEx(nn.Module):
 def _modulus(vectors: Tensor) -> Tensor:
     real, imaginary = torch.chunk(vectors, 2, dim=1)
     return torch.sqrt(real**2 + imaginary**2 + 1e-20)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Facts asked in one language."""
-
-    candidates: range  # its entities
-    subject: Array  # (B,) nodes
-    relation: Array  # (B,)
-    place: Array  # (B,) of the object among the candidates
 
 
 class GraphTask:
@@ -164,7 +168,11 @@ class GraphTask:
         self.valid = self.ask(valid[:, rows])
         self.steps_an_epoch = -(-self.triples.shape[1] // config.batch)
         self.num_steps = config.epochs * self.steps_an_epoch
-        self.fingerprint = {"KB": kb.fingerprint(), "config": config.fingerprint()}
+        self.fingerprint = {
+            "KB": kb.fingerprint(),
+            "config": config.fingerprint(),
+            "method": METHOD,
+        }
 
     def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
         size = self.config.batch
@@ -172,7 +180,7 @@ class GraphTask:
         for epoch in range(first // self.steps_an_epoch, self.config.epochs):
             generator = np.random.default_rng([self.config.training.seed, epoch])
             order = generator.permutation(len(lang))
-            # One language after another, so that a step has one, at most a few, and its candidates.
+            # By language, so that a step asks in one as a rule, and scores its entities alone.
             order = order[np.argsort(lang[order], kind="stable")]
             parts = generator.permutation(self.steps_an_epoch)
             for part in parts[max(0, first - epoch * self.steps_an_epoch) :]:
@@ -222,7 +230,7 @@ def _read_triples(kb: KB, split: str) -> Array:
 def train_graph(
     kb: KB, to: Path | str, config: GraphConfig, progress: Progress | None = None
 ) -> ComplEx:
-    """Train on the merged train triples of a KB; a run that was stopped goes on."""
+    """Train on the train triples of all languages; a run that was stopped goes on."""
     to = Path(to)
     task = GraphTask(kb, config)
     concepts = int(kb.concepts().max(initial=-1)) + 1
@@ -239,7 +247,9 @@ def load_graph(folder: Path | str, kb: KB) -> ComplEx:
         weights = load_file(str(Path(folder) / _WEIGHTS))
         node, relation, bias = (weights[name] for name in ("node", "relation", "bias"))
         settings = json.loads((Path(folder) / _SETTINGS).read_text("utf-8"))
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
+    except KeyError:
+        raise PrixError(f"{folder} was made by an older prixlm: train it again.") from None
+    except (OSError, ValueError, SafetensorError) as error:
         raise PrixError(f"{folder} is no graph embedding: {error}.") from None
     if settings["kb"] != kb.fingerprint():
         raise PrixError(f"{folder} was trained on another KB than {kb.folder}.")

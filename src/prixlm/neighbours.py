@@ -323,8 +323,7 @@ def _make_index(kind: str, number: int, width: int, read: Callable[[Array], Arra
     if kind == "exact":
         index = faiss.IndexFlatIP(width)
     elif kind == "hnsw":
-        index = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = 80
+        return _make_graph(number, width, read)
     else:
         lists = max(1, min(int(4 * number**0.5), number // 40))
         centres = faiss.IndexFlatIP(width)
@@ -336,6 +335,22 @@ def _make_index(kind: str, number: int, width: int, read: Callable[[Array], Arra
         index.add(np.ascontiguousarray(read(rows), np.float32))
     if kind == "ivf":
         index.make_direct_map()  # so that the rows of a language can be read again
+    return index
+
+
+def _make_graph(number: int, width: int, read: Callable[[Array], Array]) -> Any:
+    """HNSW, its rows added in random order.
+
+    One language after another, the first would be linked among themselves, and what lies elsewhere
+    is found less often (docs/log.md).
+    """
+    graph = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_INNER_PRODUCT)
+    graph.hnsw.efConstruction = 80
+    index = faiss.IndexIDMap2(graph)
+    order = np.random.default_rng(0).permutation(number)
+    for start in range(0, number, 1 << 16):
+        rows = np.sort(order[start : start + (1 << 16)])
+        index.add_with_ids(np.ascontiguousarray(read(rows), np.float32), rows)
     return index
 
 

@@ -37,7 +37,7 @@ from prixlm.complete import Completer
 from prixlm.configs import differing
 from prixlm.errors import PrixError
 from prixlm.fusion import Fusion, FusionConfig
-from prixlm.graph import GraphConfig, GraphRanker, train_graph
+from prixlm.graph import METHOD, GraphConfig, GraphRanker, train_graph
 from prixlm.heldout import HeldOut, read_facts
 from prixlm.kb.disk import write_atomically
 from prixlm.kb.splits import SplitConfig, split_kb, unseen_triples
@@ -302,6 +302,7 @@ def _check_folder(to: Path, kb: KB, config: ReproduceConfig) -> None:
     """One folder is one KB and one configuration: rows of others would stand beside each other."""
     path = to / "reproduce.json"
     mine = {"kb": kb.fingerprint(), "config": json.loads(json.dumps(dataclasses.asdict(config)))}
+    mine["config"]["graph"]["method"] = METHOD
     if path.exists():
         other = json.loads(path.read_text("utf-8"))
         if other != mine:

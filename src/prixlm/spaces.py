@@ -19,8 +19,8 @@ from prixlm.grids import Grid
 from prixlm.kb.store import KB
 from prixlm.mirror import frequent_words
 from prixlm.model import PrixLM
+from prixlm.spelling import TITLE
 from prixlm.tasks.entity_linking import (
-    FuzzyScorer,
     Linker,
     LinkingTask,
     accuracy,
@@ -178,7 +178,7 @@ def evaluate_lexicons(
     dictionaries: with the code of the target language, whose frequent words are candidates too.
     spelling: string similarity as the first row.
     """
-    ways: dict[str, EntityEncoder | None] = {FuzzyScorer().name: None} if spelling else {}
+    ways: dict[str, EntityEncoder | None] = {TITLE: None} if spelling else {}
     ways |= encoders
     found: dict[str, dict[str, dict[str, float]]] = {}
     numbers: dict[str, dict[str, int]] = {}

@@ -27,11 +27,10 @@ import numpy as np
 from prixlm.embed import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.spelling import TITLE, similarities, slices
 
 logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
-_SCORES = 1 << 24
-"""Scores that are held at once."""
 _FORMATS = {"xlbel": ("||", 2, 2), "lrxel": ("|||", 3, 4)}
 """What stands between fields, and how many a line of names and a line of mentions has."""
 
@@ -118,7 +117,7 @@ class EncoderScorer(Scorer):
     def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
         vectors, place = self._vectors(names)
         asked = self.encoder.encode(mentions)
-        for rows in _slices(len(asked), len(names)):
+        for rows in slices(len(asked), len(names)):
             yield (asked[rows] @ vectors.T)[:, place]
 
     def _vectors(self, names: Sequence[str]) -> tuple[Array, Array]:
@@ -136,22 +135,11 @@ class EncoderScorer(Scorer):
 class FuzzyScorer(Scorer):
     """String similarity (rapidfuzz): the honest alternative without a model."""
 
-    def __init__(self, name: str = "string similarity (rapidfuzz)") -> None:
+    def __init__(self, name: str = TITLE) -> None:
         self.name = name
 
     def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-        from rapidfuzz import fuzz, process, utils
-
-        clean = [utils.default_process(name) for name in names]
-        for rows in _slices(len(mentions), len(names)):
-            asked = [utils.default_process(mention) for mention in mentions[rows]]
-            yield process.cdist(asked, clean, scorer=fuzz.ratio, workers=-1, dtype=np.float32)
-
-
-def _slices(queries: int, names: int) -> Iterator[slice]:
-    step = max(1, _SCORES // max(1, names))
-    for start in range(0, queries, step):
-        yield slice(start, min(start + step, queries))
+        return similarities(mentions, names)
 
 
 def linking_ranks(scorer: Scorer, task: LinkingTask) -> Array:

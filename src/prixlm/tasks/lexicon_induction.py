@@ -22,7 +22,7 @@ from prixlm.embed import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.metrics import Figures, figures
 from prixlm.neighbours import mean_similarity
-from prixlm.tasks.entity_linking import FuzzyScorer, LinkingTask, linking_ranks
+from prixlm.spelling import similarities
 
 logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
@@ -125,14 +125,14 @@ def induce_by_spelling(dictionary: Dictionary, frequent: Sequence[str] = ()) -> 
     """The same by string similarity: what can be found without a model, and without train."""
     words = _Words.of(dictionary, frequent)
     right = list(words.answers.values())
-    offsets = np.cumsum([0, *map(len, right)])
     found = {}
     for name, number in words.sets.items():
-        names = list(words.targets)[:number]
-        task = LinkingTask(
-            names, np.arange(number), list(words.answers), offsets, np.concatenate(right)
-        )
-        found[name] = words.figures(linking_ranks(FuzzyScorer(), task), number)
+        ranks = np.empty(len(right))
+        done = 0
+        for table in similarities(list(words.answers), list(words.targets)[:number]):
+            ranks[done : done + len(table)] = _best_ranks(table, right[done : done + len(table)])
+            done += len(table)
+        found[name] = words.figures(ranks, number)
     return Induced(found, words.sets)
 
 
@@ -180,10 +180,17 @@ def csls_ranks(
     for start in range(0, len(asked), _ROWS):
         part = asked[start : start + _ROWS]
         scores = 2 * part @ target.T - crowding
-        for place, row in enumerate(scores):
-            right = row[list(answers[start + place])].max()
-            row[list(answers[start + place])] = -np.inf
-            ranks[start + place] = 1 + (row > right).sum() + (row == right).sum() / 2
+        ranks[start : start + len(part)] = _best_ranks(scores, answers[start : start + len(part)])
+    return ranks
+
+
+def _best_ranks(scores: Array, answers: Sequence[Sequence[int]]) -> Array:
+    """The rank of the best of each row's answers, ties shared. It writes into the scores."""
+    ranks = np.empty(len(scores))
+    for place, (row, right) in enumerate(zip(scores, answers, strict=True)):
+        best = row[list(right)].max()
+        row[list(right)] = -np.inf
+        ranks[place] = 1 + (row > best).sum() + (row == best).sum() / 2
     return ranks
 
 
