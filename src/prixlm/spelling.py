@@ -1,6 +1,8 @@
 """String similarity (rapidfuzz): what can be found without a model.
 
-for table in similarities(mentions, names):     # (q, N), some mentions at a time
+    for table in similarities(mentions, names): ...     # (q, N), some mentions at a time
+
+It is a row of linking and of lexicon induction.
 """
 
 from collections.abc import Iterator, Sequence
