@@ -87,7 +87,7 @@ def speed(kb: KB, steps: int) -> None:
     from pykeen.models import ComplEx as PykeenComplEx
     from pykeen.triples import CoreTriplesFactory
 
-    config = GraphConfig()
+    config = GraphConfig(rank=100)
     size = int(kb.concepts().max()) + 1
     ours = ComplEx(size, kb.num_relations, config.rank, size)  # candidates: all, as PyKEEN's
     merged = read_merged(kb)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from prixlm import KB, PrixError
+from prixlm import KB, PrixError, import_kb
 from prixlm.graph import (
     Asked,
     ComplEx,
@@ -129,6 +129,35 @@ def test_training_learns_and_ranks_exactly(toy: KB, tmp_path: Path) -> None:
         score = table[entity - own.start]
         rank = 1 + (table > score).sum() + ((table == score).sum() - 1) / 2
         assert ranker.ranks(queries, np.array([entity])).tolist() == [rank]
+
+
+def test_entities_of_one_concept_are_told_apart_by_their_bias(
+    toy_files: list[Path], tmp_path: Path
+) -> None:
+    """Two English names of one thing have one node, and each is a candidate of its own."""
+    facts, links = (file.read_text("utf-8") for file in toy_files)
+    toy_files[0].write_text(facts + "en\tSuomi\tcurrency\tEuro\n", "utf-8")
+    toy_files[1].write_text(links + "en\tSuomi\tfi\tSuomi\n", "utf-8")
+    kb = import_kb(toy_files, tmp_path / "kb")
+    [other], [finland] = kb.find("Suomi", "en"), kb.find("Finland", "en")
+    [helsinki] = kb.find("Helsinki", "en")
+    node, own = kb.concepts(), kb.entity_range("en")
+    assert node[other.id] == node[finland.id]
+    model = train_graph(kb, tmp_path / "graph", SMALL)
+    country = kb.relation_keys().index("country")
+    queries = Queries(
+        "en", np.array([helsinki.id]), np.array([country]), np.array([0, 0]), np.zeros(0, np.int64)
+    )
+    ranker = GraphRanker(kb, model)
+    table = next(ranker._tables(queries))[1][0].numpy()
+    apart = (model.bias[finland.id] - model.bias[other.id]).item()
+    assert table[finland.id - own.start] - table[other.id - own.start] == pytest.approx(
+        apart, abs=1e-4
+    )
+    # Finland is what English facts say: the same thing's other name comes right after it.
+    assert apart > 0
+    assert ranker.best(queries, 2).entity.tolist() == [finland.id, other.id]
+    assert ranker.ranks(queries, np.array([other.id])).tolist() == [2]
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(toy: KB, tmp_path: Path) -> None:

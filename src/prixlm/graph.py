@@ -51,8 +51,8 @@ METHOD = "softmax by language"
 class GraphConfig:
     """A graph embedding; most of the defaults are those of a probe on DBP-5L (docs/log.md)."""
 
-    rank: int = 100  # complex numbers of a node
-    epochs: int = 25
+    rank: int = 300  # complex numbers of a node
+    epochs: int = 10
     batch: int = 1000  # triples of an update, either direction
     regulariser: float = 0.05
     relations: float = 0.0  # weight of predicting the relation from both ends
