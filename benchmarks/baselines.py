@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prixlm.baselines import MODELS, BaselineConfig, train_baseline
-from prixlm.graph import Asked, ComplEx, GraphConfig
-from prixlm.heldout import read_facts
-from prixlm.kb.merged import read_merged
+from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import figures
-from prixlm.training import make_optimizer
+from prixlm.rankers.complex import Asked, ComplEx, GraphConfig
+from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.pykeen import MODELS, BaselineConfig, train_baseline
+from prixlm.training.loop import make_optimizer
 
 BASE = BaselineConfig(model="TransE", batch=512, loss="self-adversarial", negatives=16)
 

@@ -27,15 +27,15 @@ from transformers import DynamicCache, XLMRobertaForCausalLM
 
 from common import DATA, Machine, peak_gib, save_base
 from prixlm import KB, import_kb
-from prixlm.complete import Completer
-from prixlm.decode import Found, beam_search, exact_search
-from prixlm.facts import Query
-from prixlm.kb.merged import ragged_ranges
-from prixlm.model import PrixLM
-from prixlm.stepper import Stepper
-from prixlm.tokens import Ragged
-from prixlm.trie import Trie, open_trie
-from prixlm.trim import pieces_to_keep
+from prixlm.arrays import ragged_ranges
+from prixlm.decoding.completer import Completer
+from prixlm.decoding.incremental import Stepper
+from prixlm.decoding.search import Found, beam_search, exact_search
+from prixlm.decoding.trie import Trie, open_trie
+from prixlm.lm.model import PrixLM
+from prixlm.lm.token_cache import Ragged
+from prixlm.lm.trim import pieces_to_keep
+from prixlm.types import Query
 
 Array = np.ndarray[Any, Any]
 BEAM, BEST = 50, 10

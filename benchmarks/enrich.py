@@ -19,8 +19,8 @@ import numpy as np
 
 from common import peak_gib
 from prixlm import KB, SplitConfig, import_kb, split_kb
-from prixlm.enrich import EnrichConfig, enrich
-from prixlm.pretrain import PretrainConfig, pretrain
+from prixlm.enrichment.run import EnrichConfig, enrich
+from prixlm.training.pretrain import PretrainConfig, pretrain
 
 TRAINED = 3000
 """Entities times epochs that a model is trained for, at least."""

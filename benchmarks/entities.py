@@ -22,8 +22,8 @@ import torch
 from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from prixlm import KB
-from prixlm.embed import EntityEncoder
-from prixlm.neighbours import NeighbourIndex
+from prixlm.entities.encoder import EntityEncoder
+from prixlm.entities.index import NeighbourIndex
 
 Array = np.ndarray[Any, Any]
 _LANGUAGES = 4

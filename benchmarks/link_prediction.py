@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from prixlm.complete import Completer
-from prixlm.heldout import HeldOut, read_facts
+from prixlm.decoding.completer import Completer
 from prixlm.kb.store import KB
-from prixlm.model_ranking import ModelRanker
+from prixlm.rankers.heldout import HeldOut, read_facts
+from prixlm.rankers.lm import ModelRanker
 
 
 def main() -> None:

@@ -27,13 +27,13 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from common import DATA, Machine, peak_gib, save_base
 from prixlm import KB, import_kb
-from prixlm.encoding import Batch, BatchEncoder, Facts
-from prixlm.model import PrixLM, attention_mask
-from prixlm.pretrain import PretrainConfig, PretrainTask, make_model
-from prixlm.supply import FactSupply, SupplyConfig, cut_batches
-from prixlm.tokens import build_tokens
-from prixlm.training import make_optimizer
-from prixlm.trim import pieces_to_keep
+from prixlm.lm.encoding import Batch, BatchEncoder, Facts
+from prixlm.lm.model import PrixLM, attention_mask
+from prixlm.lm.token_cache import build_tokens
+from prixlm.lm.trim import pieces_to_keep
+from prixlm.training.loop import make_optimizer
+from prixlm.training.pretrain import PretrainConfig, PretrainTask, make_model
+from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
 
 PEERS = ("trainer", "trainer, grouped", "prixlm", "prixlm, trimmed")
 

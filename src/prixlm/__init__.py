@@ -13,14 +13,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prixlm.complete import Completer, SearchConfig
+    from prixlm.decoding.completer import Completer, SearchConfig
     from prixlm.errors import PrixError
-    from prixlm.facts import Answer, Entity, Link, Query, Triple
-    from prixlm.kb.importer import import_kb
-    from prixlm.kb.splits import SplitConfig, known_objects, split_kb, unseen_triples
+    from prixlm.importers.run import import_kb
+    from prixlm.kb.split import SplitConfig, known_objects, split_kb, unseen_triples
     from prixlm.kb.store import KB
-    from prixlm.model import PrixLM
-    from prixlm.pretrain import PretrainConfig
+    from prixlm.lm.model import PrixLM
+    from prixlm.training.pretrain import PretrainConfig
+    from prixlm.types import Answer, Entity, Link, Query, Triple
 
 __all__ = [
     "KB",
@@ -42,14 +42,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "prixlm.complete": ["Completer", "SearchConfig"],
+    "prixlm.decoding.completer": ["Completer", "SearchConfig"],
     "prixlm.errors": ["PrixError"],
-    "prixlm.facts": ["Answer", "Entity", "Link", "Query", "Triple"],
-    "prixlm.kb.importer": ["import_kb"],
-    "prixlm.kb.splits": ["SplitConfig", "known_objects", "split_kb", "unseen_triples"],
+    "prixlm.types": ["Answer", "Entity", "Link", "Query", "Triple"],
+    "prixlm.importers.run": ["import_kb"],
+    "prixlm.kb.split": ["SplitConfig", "known_objects", "split_kb", "unseen_triples"],
     "prixlm.kb.store": ["KB"],
-    "prixlm.model": ["PrixLM"],
-    "prixlm.pretrain": ["PretrainConfig"],
+    "prixlm.lm.model": ["PrixLM"],
+    "prixlm.training.pretrain": ["PretrainConfig"],
 }
 
 

@@ -1,5 +1,5 @@
 """`python -m prixlm`: the command line, for `torchrun -m prixlm`."""
 
-from prixlm.cli import main
+from prixlm.cli.app import main
 
 main()

@@ -21,29 +21,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prixlm.complete import Completer, SearchConfig
-from prixlm.enrich import EnrichConfig, enrich
+from prixlm.decoding.completer import Completer, SearchConfig
+from prixlm.enrichment.export import ExportConfig, export_proposals
+from prixlm.enrichment.gaps import MissingConfig
+from prixlm.enrichment.proposals import read_manifest
+from prixlm.enrichment.report import Report, write_report
+from prixlm.enrichment.run import EnrichConfig, enrich
+from prixlm.entities.linker import EntityLinker
+from prixlm.entities.mirror import MirrorConfig, mirror_tune
 from prixlm.errors import PrixError
-from prixlm.export import ExportConfig, export_proposals
-from prixlm.facts import Answer, Asked, Entity, Query
-from prixlm.fusion import FusionConfig
-from prixlm.grids import Grid
-from prixlm.heldout import read_facts
-from prixlm.kb.disk import write_atomically
-from prixlm.kb.importer import import_kb
-from prixlm.kb.splits import SplitConfig, split_kb
+from prixlm.evaluation.proposals import (
+    Trial,
+    judge_proposals,
+    judged_grids,
+    reliability_curves,
+    trial_grids,
+    try_enrichment,
+)
+from prixlm.files import write_atomically
+from prixlm.importers.run import import_kb
+from prixlm.kb.split import SplitConfig, split_kb
 from prixlm.kb.store import KB
-from prixlm.link import EntityLinker
+from prixlm.lm.model import PrixLM
 from prixlm.metrics import figures
-from prixlm.mirror import MirrorConfig, mirror_tune
-from prixlm.missing import MissingConfig
-from prixlm.model import PrixLM
-from prixlm.model_ranking import ModelRanker
-from prixlm.page import Report, write_report
-from prixlm.pretrain import PretrainConfig, pretrain
-from prixlm.proposals import read_manifest
-from prixlm.training import Progress
-from prixlm.trial import Trial, judge_proposals, judged_grids, try_enrichment
+from prixlm.rankers.fusion import FusionConfig
+from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.lm import ModelRanker
+from prixlm.reports.grids import Grid
+from prixlm.training.pretrain import PretrainConfig, pretrain
+from prixlm.types import Answer, Asked, Entity, Progress, Query
 
 _Question = tuple[Query, list[str], list[str]]
 """What is asked, what is true, and what else is true but was trained on."""
@@ -149,8 +155,12 @@ def run_demo(to: Path, progress: Progress | None = None, config: DemoConfig | No
             "them over is nearly perfect here and proves little: the point is to see each step."
         ),
         command=f"prixlm demo --to {to.name}",
-        trials=trials,
-        grids=[*hits, *judged_grids(judge_proposals(split, to / "proposals", _KNOWN))],
+        grids=[
+            *hits,
+            *judged_grids(judge_proposals(split, to / "proposals", _KNOWN)),
+            *trial_grids(trials),
+        ],
+        reliability=reliability_curves(trials),
         loss=to / "model" / "loss.png" if (to / "model" / "loss.png").exists() else None,
         timings=clock.seconds,
         langs=(*INTO, "en"),

@@ -7,11 +7,11 @@ which can then be too low by at most `unknown / (N + 1)`.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from prixlm.types import Array
+
 BEYOND = 1000
 """Ranks above this are not told apart."""
 

@@ -1,1 +1,1 @@
-"""Knowledge in: a dump becomes a KB folder."""
+"""A KB folder: its tables, its splits, and its triples as one graph."""

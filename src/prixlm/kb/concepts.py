@@ -4,13 +4,12 @@ Memory is a few numbers for each entity, however many links there are.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-Array = np.ndarray[Any, Any]
+from prixlm.types import Array
 
 
 def number_concepts(num_entities: int, links: Iterable[tuple[Array, Array]]) -> Array:

@@ -31,8 +31,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.facts import Entity
-from prixlm.kb.disk import quote_path, write_atomically
+from prixlm.files import quote_path, write_atomically
+from prixlm.types import Entity
 
 FORMAT = "prixlm-kb"
 VERSION = 1

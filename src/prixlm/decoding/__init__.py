@@ -1,0 +1,1 @@
+"""Decoding: tries of candidate names, constrained search, and files of queries."""

@@ -1,0 +1,1 @@
+"""Enrichment: find what a language lacks, propose it, have it reviewed, export it."""

@@ -1,0 +1,1 @@
+"""Entities as vectors: the encoder, Mirror-BERT, nearest neighbours, linking, VecMap."""

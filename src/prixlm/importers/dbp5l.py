@@ -1,0 +1,238 @@
+"""Id-mapped benchmark folders in the shape of DBP-5L, with their split kept.
+
+    entity/LL.tsv                one IRI (or name) a line; the line number, from 0, is the id
+    relations.txt                likewise
+    kg/LL-{train,val,test}.tsv   subject, relation and object ids
+    seed_alignlinks/AA-BB.tsv    pairs of ids, also written as floats
+
+An entity is a line: where an IRI stands on several lines of a file, the later ones get the key
+`IRI#line`. Entity and relation lists are held in memory (they are small in every such benchmark).
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from prixlm.errors import PrixError
+from prixlm.importers.dbpedia import names_from_iris
+from prixlm.importers.format import LABEL, Chunk, Format, Parsed, Parser, Source, clean_names
+from prixlm.importers.streams import line_chunks, open_source
+from prixlm.importers.tables import SPLITS, split_columns
+from prixlm.languages import normalise
+from prixlm.types import Array
+
+
+@functools.cache
+def read_list(path: Path, _stamp: tuple[int, int]) -> tuple[pa.Array, pa.Array]:
+    """The lines of an entity or relation list as unique keys (null where a line is empty) and as
+    they stand."""
+    data = b""
+    with open_source(path) as reader:
+        while block := reader.read(1 << 24):
+            data += block
+    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").removesuffix(b"\n")
+    texts = data.decode("utf-8", "surrogateescape").split("\n")
+    seen: set[str] = set()
+    keys: list[str | None] = []
+    for number, text in enumerate(texts):
+        key = text if "://" in text else f"{path.stem}:{text}"  # a plain name is one of its list
+        key = f"{key}#{number}" if text in seen else key
+        seen.add(text)
+        keys.append(key if text.strip() and _is_text(text) else None)
+    shown = [text if _is_text(text) else None for text in texts]
+    return pa.array(keys, pa.string()), pa.array(shown, pa.string())
+
+
+def _read(path: Path) -> tuple[pa.Array, pa.Array]:
+    """The list as it is now: read once, and again when the file has changed."""
+    status = path.stat()
+    return read_list(path, (status.st_size, status.st_mtime_ns))
+
+
+def _is_text(text: str) -> bool:
+    """No bytes that were not UTF-8."""
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
+
+
+@dataclass(frozen=True)
+class FolderParser:
+    """One file of a folder: `role` says which, as in `facts:en:train` or `entities:ja`."""
+
+    folder: Path
+    role: str
+    langs: tuple[str, ...] | None
+
+    def __call__(self, chunk: Chunk) -> Parsed:
+        parsed = Parsed(chunk.source)
+        kind, *details = self.role.split(":")
+        match kind:
+            case "entities":
+                self._entities(chunk, details[0], parsed)
+            case "relations":
+                self._relations(chunk, parsed)
+            case "facts":
+                self._facts(chunk, details[0], details[1], parsed)
+            case "links":
+                self._links(chunk, details[0], details[1], parsed)
+        return parsed.check()
+
+    def _keys(self, name: str) -> pa.Array:
+        return _read(self._list(name))[0]
+
+    def _list(self, name: str) -> Path:
+        return self.folder / (f"entity/{name}.tsv" if name != "relations" else "relations.txt")
+
+    def _own_rows(
+        self, chunk: Chunk, name: str, parsed: Parsed
+    ) -> tuple[pa.Array, pa.Array, Array]:
+        """The keys and texts of this chunk of a list, and their lines."""
+        assert isinstance(chunk.data, bytes)
+        num_lines = chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
+        keys, texts = (a.slice(chunk.line - 1, num_lines) for a in _read(self._list(name)))
+        lines = chunk.line + np.arange(len(keys))
+        parsed.read += len(keys)
+        no_text = np.asarray(texts.is_null())
+        parsed.reject_rows("invalid UTF-8", no_text, lines, lambda _row: "")
+        empty = np.asarray(keys.is_null()) & ~no_text
+        parsed.reject_rows("empty name", empty, lines, lambda _row: "")
+        good = keys.is_valid()
+        return keys.filter(good), texts.filter(good), lines[np.asarray(good)]
+
+    def _entities(self, chunk: Chunk, name: str, parsed: Parsed) -> None:
+        keys, texts, lines = self._own_rows(chunk, name, parsed)
+        lang = normalise(name)
+        if self.langs is not None and lang not in self.langs:
+            parsed.filter("language not asked for", len(keys))
+            return
+        names = clean_names(pc.coalesce(names_from_iris(texts)[1], texts))
+        empty = np.asarray(pc.equal(names, ""))
+        parsed.reject_rows("empty name", empty, lines, lambda row: texts[row].as_py())
+        keep = pa.array(~empty)
+        keys, names, lines = keys.filter(keep), names.filter(keep), lines[~empty]
+        parsed.stage(
+            "names",
+            key=keys,
+            lang=pa.array([lang] * len(keys), pa.string()),
+            name=names,
+            rank=np.full(len(keys), LABEL, np.int8),
+            line=lines,
+        )
+
+    def _relations(self, chunk: Chunk, parsed: Parsed) -> None:
+        keys, _, lines = self._own_rows(chunk, "relations", parsed)
+        nothing = pa.nulls(len(keys), pa.string())
+        ranks = np.full(len(keys), LABEL, np.int8)
+        parsed.stage("relations", key=keys, lang=nothing, name=nothing, rank=ranks, line=lines)
+
+    def _facts(self, chunk: Chunk, name: str, split: str, parsed: Parsed) -> None:
+        lists = [self._keys(name), self._keys("relations"), self._keys(name)]
+        keys, lines = _take_ids(chunk, lists, parsed)
+        lang = normalise(name)
+        if self.langs is not None and lang not in self.langs:
+            parsed.filter("language not asked for", len(lines))
+            return
+        parsed.stage(
+            "facts",
+            subject=keys[0],
+            relation=keys[1],
+            object=keys[2],
+            lang=pa.array([lang] * len(lines), pa.string()),
+            split=pa.array([SPLITS[split]] * len(lines), pa.string()),
+            line=lines,
+        )
+
+    def _links(self, chunk: Chunk, a: str, b: str, parsed: Parsed) -> None:
+        keys, lines = _take_ids(chunk, [self._keys(a), self._keys(b)], parsed)
+        if self.langs is not None and not {normalise(a), normalise(b)} <= set(self.langs):
+            parsed.filter("language not asked for", len(lines))
+            return
+        parsed.stage("links", a=keys[0], b=keys[1], line=lines)
+
+
+def _take_ids(
+    chunk: Chunk, lists: Sequence[pa.Array], parsed: Parsed
+) -> tuple[list[pa.Array], Array]:
+    """The keys that rows of ids stand for; rows with no number or an unknown id are rejected."""
+    assert isinstance(chunk.data, bytes)
+    names = [str(column) for column in range(len(lists))]
+    rows, lines, bad = split_columns(chunk.data, chunk.line, names, "\t")
+    parsed.read += len(lines) + len(bad)
+    for number, text, found in bad:
+        if text.strip():
+            parsed.reject(f"{found} columns, expected {len(lists)}", number, text)
+        else:
+            parsed.filter("comment or blank line")
+    columns = [rows[name] for name in names]
+
+    def show(row: int) -> str:
+        return "\t".join(column[row].as_py().decode("utf-8", "replace") for column in columns)
+
+    numbers = [pc.match_substring_regex(column, r"^\s*\d{1,9}(\.0*)?\s*$") for column in columns]
+    good = functools.reduce(np.logical_and, [np.asarray(number) for number in numbers])
+    parsed.reject_rows("id is not a number", ~good, lines, show)
+    known, ids = good.copy(), []
+    for column, keys in zip(columns, lists, strict=True):
+        column_ids = np.zeros(len(lines), np.int64)
+        digits = pc.replace_substring_regex(column.filter(pa.array(good)), r"^\s+|[\s.].*$", "")
+        column_ids[good] = np.asarray(pc.cast(digits.cast(pa.string()), pa.int64()))
+        valid = np.asarray(keys.is_valid())
+        known &= (column_ids < len(keys)) & valid[np.minimum(column_ids, len(keys) - 1)]
+        ids.append(column_ids)
+    parsed.reject_rows("id that no list has", good & ~known, lines, show)
+    taken = [keys.take(pa.array(i[known])) for keys, i in zip(lists, ids, strict=True)]
+    return taken, lines[known]
+
+
+def _recognises(path: Path) -> bool:
+    return (path / "entity").is_dir() and (path / "kg").is_dir()
+
+
+def _sources(paths: Sequence[Path]) -> list[Source]:
+    return [source for path in paths for source in _sources_of(path)]
+
+
+def _sources_of(folder: Path) -> Iterator[Source]:
+    if not (folder / "relations.txt").is_file():
+        raise PrixError(f"{folder}: entity/ and kg/ are there, but relations.txt is not.")
+    lists = {path.stem: path for path in sorted((folder / "entity").glob("*.tsv"))}
+    for name in lists:
+        if normalise(name) is None:
+            raise PrixError(f"{folder}/entity/{name}.tsv: {name} is not a language code.")
+        yield Source(lists[name], f"{folder.name}/entity/{name}.tsv", f"entities:{name}")
+    yield Source(folder / "relations.txt", f"{folder.name}/relations.txt", "relations")
+    for path in sorted((folder / "kg").glob("*.tsv")):
+        name, _, split = path.stem.rpartition("-")
+        if name not in lists or split not in SPLITS:
+            raise PrixError(
+                f"{path}: expected LL-train.tsv, LL-val.tsv or LL-test.tsv with LL one of "
+                f"{', '.join(lists)}."
+            )
+        yield Source(path, f"{folder.name}/kg/{path.name}", f"facts:{name}:{split}")
+    for path in sorted((folder / "seed_alignlinks").glob("*.tsv")):
+        a, _, b = path.stem.partition("-")
+        if a not in lists or b not in lists:
+            raise PrixError(f"{path}: expected AA-BB.tsv with languages {', '.join(lists)}.")
+        yield Source(path, f"{folder.name}/seed_alignlinks/{path.name}", f"links:{a}:{b}")
+
+
+def _parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None) -> Parser:
+    source = sources[index]
+    folder = source.path.parent if source.role == "relations" else source.path.parent.parent
+    return FolderParser(folder, source.role, langs)
+
+
+FOLDERS = Format(
+    name="benchmark",
+    title="id-mapped benchmark folders in the shape of DBP-5L",
+    recognises=_recognises,
+    sources=_sources,
+    chunks=line_chunks,
+    parser=_parser,
+    licence="CC BY-SA 3.0 and GFDL (DBpedia)",
+)

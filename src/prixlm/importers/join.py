@@ -1,0 +1,412 @@
+"""From staged rows to the tables of a KB: the joins, in DuckDB, spilling to disk.
+
+Redirects are resolved, names become entities and aliases, facts become triples in every language
+that names both ends, links become concepts. All output is sorted, so the same rows give the same
+bytes whatever the order, the threads or the memory. What does not fit is counted in `Account`.
+
+In the SQL, a *node* is a key that some language names (its number is its first entity's id), and
+`pos` is the place of a row: the source in the upper bits, the line in the lower.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from prixlm.importers.format import FROM_KEY, REDIRECTED, Account, Format
+from prixlm.importers.stage import BATCH_ROWS, Scratch
+from prixlm.kb.concepts import count_linked, number_concepts
+from prixlm.kb.store import SPLITS, rechunk
+from prixlm.kb.writer import TableWriter
+from prixlm.types import Array
+
+_MAX_REDIRECTS = 8  # each round doubles the length of the chains that are resolved
+
+
+@dataclass
+class Merge:
+    """One merge: staged Parquet parts in `parts`, scratch space in `work`, tables into `out`."""
+
+    parts: Path
+    work: Path
+    out: Path
+    format: Format
+    langs: tuple[str, ...] | None
+    account: Account
+    memory: str = "1GiB"
+    max_triples: int | None = None
+    seed: int = 0
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    def steps(self) -> list[tuple[str, Callable[[], None]]]:
+        """What is to be done, in order, each with a word for the progress bar."""
+        return [
+            ("redirects", self.resolve_redirects),
+            ("relations", self.write_relations),
+            ("names", self.collect_names),
+            ("entities", self.number_entities),
+            ("facts", self.join_facts),
+            ("triples", self.write_triples),
+            ("links", self.join_links),
+            ("concepts", self.write_entities),
+            ("aliases", self.write_aliases),
+        ]
+
+    def __post_init__(self) -> None:
+        self.out.mkdir(parents=True)
+        self.db = Scratch(self.work, self.parts, self.memory, self.account)
+
+    def resolve_redirects(self) -> None:
+        """One final target for each redirected key; circles are rejected."""
+        self.db.run(
+            "CREATE TABLE redirect AS SELECT key, min(target) AS target FROM redirects "
+            "WHERE key <> target GROUP BY key"
+        )
+        for _ in range(_MAX_REDIRECTS):
+            if not self.db.count("redirect a JOIN redirect b ON a.target = b.key"):
+                break
+            self.db.run(
+                "CREATE TABLE followed AS SELECT a.key, coalesce(b.target, a.target) AS target "
+                "FROM redirect a LEFT JOIN redirect b ON a.target = b.key"
+            )
+            self.db.run("DROP TABLE redirect")
+            self.db.run("ALTER TABLE followed RENAME TO redirect")
+        self.db.run(
+            "CREATE TABLE circle AS SELECT key FROM redirect "
+            "WHERE key = target OR target IN (SELECT key FROM redirect)"
+        )
+        self.db.run("DELETE FROM redirect WHERE key IN (SELECT key FROM circle)")
+        lost = "redirects WHERE (key = target AND key NOT IN (SELECT key FROM redirect))"
+        lost += " OR key IN (SELECT key FROM circle)"
+        rejected = self.db.reject("redirect in a circle", lost, "redirects")
+        kept = self.db.count("redirect")
+        self.account.imported["redirects"] += kept
+        self.account.filtered["duplicate"] += self.db.count("redirects") - kept - rejected
+        self.has_redirects = kept > 0
+
+    def write_relations(self) -> None:
+        self.counts["relations"] = write_relations(
+            self.db, self.out, self.account, self.format.relation_name
+        )
+
+    def collect_names(self) -> None:
+        """Names of entities: those of redirected keys move, keys without a name are named."""
+        self.db.run("CREATE VIEW own AS SELECT * FROM names ANTI JOIN relation USING (key)")
+        if self.has_redirects:
+            self.db.run(
+                "CREATE VIEW name AS SELECT coalesce(r.target, n.key) AS key, n.lang, n.name, "
+                f"n.rank + if(r.key IS NULL, 0, {REDIRECTED}) AS rank, n.pos "
+                "FROM own n LEFT JOIN redirect r USING (key)"
+            )
+        else:
+            self.db.run("CREATE VIEW name AS SELECT * FROM own")
+        self._name_keys()
+
+    def _name_keys(self) -> None:
+        """Names made from keys, for the ends of facts and links; a real name has precedence."""
+        made = self.work / "made.parquet"
+        schema = pa.schema([("key", pa.string()), ("lang", pa.string()), ("name", pa.string())])
+        with pq.ParquetWriter(made, schema) as writer:
+            if self.format.names_from_keys is not None:
+                columns = {"subject": "facts", "object": "facts", "a": "links", "b": "links"}
+                ends = " UNION ALL ".join(f"SELECT {c} AS key FROM {t}" for c, t in columns.items())
+                query = (
+                    f"SELECT DISTINCT coalesce(r.target, e.key) AS key FROM ({ends}) e "
+                    "LEFT JOIN redirect r USING (key)"
+                )
+                for batch in self.db.stream(query):
+                    writer.write_batch(self._made_names(batch.column(0), schema))
+        self.db.view("made", made)
+
+    def _made_names(self, keys: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+        assert self.format.names_from_keys is not None
+        keys = keys.cast(pa.string())
+        lang, name = self.format.names_from_keys(keys)
+        good = pc.and_(lang.is_valid(), pc.fill_null(pc.not_equal(name, ""), False))
+        if self.langs is not None:
+            good = pc.and_(good, pc.is_in(lang, pa.array(self.langs, pa.string())))
+        columns = [column.filter(good) for column in (keys, lang, name)]
+        return pa.record_batch(columns, schema=schema)
+
+    def number_entities(self) -> None:
+        """Sort the names by language and key: the first of each is the entity, the rest aliases."""
+        query = (
+            f"SELECT lang, key, name, rank FROM (SELECT lang, key, name, rank, pos FROM name "
+            f"UNION ALL SELECT lang, key, name, {FROM_KEY}, NULL FROM made) "
+            "ORDER BY lang, key, rank, pos, name"
+        )
+        entity, alias = self.work / "entity.parquet", self.work / "alias.parquet"
+        entity_schema = pa.schema(
+            [("id", pa.int32()), ("lang", pa.string()), ("key", pa.string()), ("name", pa.string())]
+        )
+        alias_schema = pa.schema([("entity", pa.int32()), ("name", pa.string())])
+        before: tuple[Any, Any] = (None, None)
+        num_entities, num_named = 0, 0
+        languages: Counter[str] = Counter()
+        with (
+            pq.ParquetWriter(entity, entity_schema) as entities,
+            pq.ParquetWriter(alias, alias_schema) as aliases,
+        ):
+            for batch in self.db.stream(query):
+                lang, key, name, rank = batch.columns
+                new = _differs(lang, before[0]) | _differs(key, before[1])
+                ids = num_entities - 1 + np.cumsum(new)
+                made = np.asarray(rank) == FROM_KEY
+                num_entities += int(new.sum())
+                num_named += int((new & ~made).sum())
+                mask, other = pa.array(new), pa.array(~new & ~made)
+                own = [pa.array(ids[new], pa.int32()), *(c.filter(mask) for c in (lang, key, name))]
+                entities.write_batch(pa.record_batch(own, schema=entity_schema))
+                rest = [pa.array(ids, pa.int32()).filter(other), name.filter(other)]
+                aliases.write_batch(pa.record_batch(rest, schema=alias_schema))
+                for value in pc.value_counts(own[1]).to_pylist():
+                    languages[value["values"]] += value["counts"]
+                before = (lang[-1].as_py(), key[-1].as_py())
+        self.num_entities = num_entities
+        self.counts["entities"] = dict(sorted(languages.items()))
+        self.account.imported["names"] += num_named
+        self.db.view("entity", entity)
+        self.db.view("alias", alias)
+        self.db.run("CREATE TABLE node AS SELECT key, min(id) AS node FROM entity GROUP BY key")
+
+    def join_facts(self) -> None:
+        """Facts with nodes for keys, each once; the ones whose ends have no name are rejected."""
+        subject, object_ = self._node_of("f.subject", "s"), self._node_of("f.object", "o")
+        rank = " ".join(f"WHEN '{split}' THEN {i}" for i, split in enumerate(SPLITS))
+        languages = self.counts["entities"]
+        codes = " ".join(f"WHEN '{lang}' THEN {i}" for i, lang in enumerate(languages))
+        code = f"CASE f.lang {codes} ELSE -1 END" if codes else "-1"
+        self.db.run(
+            "CREATE TABLE joined AS SELECT s.node AS s, r.id AS r, o.node AS o, "
+            f"if(f.lang IS NULL, NULL, CAST({code} AS SMALLINT)) AS lang, "
+            f"CAST(CASE coalesce(f.split, 'train') {rank} END AS TINYINT) AS split, f.pos "
+            f"FROM facts f JOIN relation r ON r.key = f.relation {subject} {object_}"
+        )
+        nameless = "joined WHERE s IS NULL OR o IS NULL"
+        self.db.reject("entity without a name", nameless, "facts")
+        self.db.run(
+            "CREATE TABLE fact AS SELECT s, r, o, lang, min(split) AS split, min(pos) AS pos, "
+            "count(*) AS num, bit_count(bit_or(1 << split)) AS num_splits "
+            "FROM joined WHERE s IS NOT NULL AND o IS NOT NULL GROUP BY s, r, o, lang"
+        )
+        self.db.run("DROP TABLE joined")
+        [(repeats, moved)] = self.db.run(
+            "SELECT coalesce(sum(num - num_splits), 0), coalesce(sum(num_splits - 1), 0) FROM fact"
+        )
+        self.account.filtered["duplicate"] += int(repeats)
+        self.account.filtered["stands in an earlier split too"] += int(moved)
+
+    def write_triples(self) -> None:
+        """A triple for each fact and each language that names both its ends."""
+        languages = list(self.counts["entities"])
+        starts = np.cumsum([0, *self.counts["entities"].values()])[:-1]
+        code = " + ".join(f"CAST(e.id >= {start} AS SMALLINT)" for start in starts[1:]) or "0"
+        self.db.run(
+            f"CREATE TABLE member AS SELECT n.node, e.id, CAST({code} AS SMALLINT) AS lang "
+            "FROM entity e JOIN node n USING (key)"
+        )
+        self.db.run(
+            "CREATE TABLE triple AS SELECT s.id AS subject, f.r AS relation, o.id AS object, "
+            "s.lang, f.split, f.rowid AS fact FROM fact f "
+            "JOIN member s ON s.node = f.s JOIN member o ON o.node = f.o AND o.lang = s.lang "
+            "WHERE f.lang IS NULL OR f.lang = s.lang"
+        )
+        keep = _sampler(self.db.count("triple"), self.max_triples, self.seed)
+        num_facts = self.db.count("fact")
+        reached, kept = np.zeros(num_facts, bool), np.zeros(num_facts, bool)
+        counts = np.zeros((len(languages), len(SPLITS)), np.int64)
+        query = "SELECT * FROM triple ORDER BY subject, relation, object"
+        with TableWriter(self.out, "triples") as table:
+            for batch in rechunk(self.db.stream(query), BATCH_ROWS):
+                chosen = keep(batch.num_rows)
+                column = {name: np.asarray(batch.column(name)) for name in batch.schema.names}
+                reached[column.pop("fact")] = True
+                kept[np.asarray(batch.column("fact"))[chosen]] = True
+                column = {name: values[chosen] for name, values in column.items()}
+                np.add.at(counts, (column["lang"], column["split"]), 1)
+                for name, words in (("lang", languages), ("split", list(SPLITS))):
+                    column[name] = pa.array(words, pa.string()).take(pa.array(column[name]))
+                table.write(**column)
+        self.counts["triples"] = {
+            lang: {split: int(n) for split, n in sorted(zip(SPLITS, row, strict=True)) if n}
+            for lang, row in zip(languages, counts, strict=True)
+            if row.any()
+        }
+        if not reached.all():
+            alone = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
+            self.db.reject("no language names both ends", alone, "facts")
+        self.account.imported["facts"] += int(kept.sum())
+        self.account.filtered["sampled out"] += int(reached.sum() - kept.sum())
+        self.db.run("DROP TABLE triple")
+        self.db.run("DROP TABLE fact")
+
+    def join_links(self) -> None:
+        """Explicit links between entities, and what they say about concepts.
+
+        A link to something that no language names is no link, but two entities with the same such
+        counterpart (a Wikidata item, say) mean the same.
+        """
+        a, b = self._node_of("l.a", "x"), self._node_of("l.b", "y")
+        keys = ["l.a", "l.b"]
+        if self.has_redirects:
+            keys = ["coalesce(moved_x.target, l.a)", "coalesce(moved_y.target, l.b)"]
+        self.db.run(
+            f"CREATE TABLE joined AS SELECT x.node AS a, y.node AS b, {keys[0]} AS key_a, "
+            f"{keys[1]} AS key_b, "
+            f"l.pos FROM links l {a} {b}"
+        )
+        self.db.run(
+            "CREATE TABLE hub AS SELECT key, min(node) AS node FROM ("
+            "SELECT key_b AS key, a AS node FROM joined WHERE b IS NULL AND a IS NOT NULL "
+            "UNION ALL SELECT key_a, b FROM joined WHERE a IS NULL AND b IS NOT NULL) "
+            "GROUP BY key HAVING count(DISTINCT node) > 1"
+        )
+        on_hub = "(a IS NULL AND key_a IN (SELECT key FROM hub) AND b IS NOT NULL)"
+        on_hub += " OR (b IS NULL AND key_b IN (SELECT key FROM hub) AND a IS NOT NULL)"
+        self.db.run(
+            "CREATE TABLE shared AS SELECT coalesce(j.a, j.b) AS a, h.node AS b FROM joined j "
+            "JOIN hub h ON h.key = if(j.a IS NULL, j.key_a, j.key_b) "
+            "WHERE (j.a IS NULL) <> (j.b IS NULL)"
+        )
+        self.db.reject(
+            "link to an entity that is not there",
+            f"joined WHERE (a IS NULL OR b IS NULL) AND NOT ({on_hub})",
+            "links",
+        )
+        to_itself = self.db.count("joined WHERE a = b")
+        self.db.run(
+            "CREATE TABLE link AS SELECT least(a, b) AS a, greatest(a, b) AS b, count(*) AS num "
+            "FROM joined WHERE a <> b GROUP BY ALL"
+        )
+        [(repeats, distinct)] = self.db.run(
+            "SELECT coalesce(sum(num), 0) - count(*), count(*) FROM link"
+        )
+        self.account.filtered["link to itself"] += to_itself
+        self.account.filtered["duplicate"] += int(repeats)
+        self.account.imported["links"] += int(distinct) + self.db.count("shared")
+        with TableWriter(self.out, "links") as table:
+            for batch in self.db.stream("SELECT a, b FROM link ORDER BY a, b"):
+                table.write(a=batch.column("a"), b=batch.column("b"))
+        self.counts["links"] = table.num_rows
+        self.db.run("DROP TABLE joined")
+
+    def write_entities(self) -> None:
+        """Entities with their concepts: one key is one concept, and links join concepts."""
+
+        def pairs() -> Iterator[tuple[Array, Array]]:
+            same_key = "SELECT id AS a, node AS b FROM member WHERE id <> node"
+            for query in (same_key, "SELECT a, b FROM link", "SELECT a, b FROM shared"):
+                for batch in self.db.stream(query, 1 << 20):
+                    yield np.asarray(batch.column("a")), np.asarray(batch.column("b"))
+
+        concepts = number_concepts(self.num_entities, pairs())
+        self.counts["concepts"] = int(concepts.max()) + 1 if len(concepts) else 0
+        self.counts["linked"] = count_linked(concepts, self.counts["entities"])
+        with TableWriter(self.out, "entities") as table:
+            start = 0
+            for batch in pq.ParquetFile(self.work / "entity.parquet").iter_batches(BATCH_ROWS):
+                column = {name: batch.column(name) for name in batch.schema.names}
+                end = start + batch.num_rows
+                table.write(**column, concept=concepts[start:end])
+                start = end
+
+    def write_aliases(self) -> None:
+        """Further names, each once, without the entity's own."""
+        query = (
+            "SELECT DISTINCT a.entity, a.name FROM alias a JOIN entity e ON e.id = a.entity "
+            "WHERE a.name <> e.name ORDER BY a.entity, a.name"
+        )
+        with TableWriter(self.out, "aliases") as table:
+            for batch in self.db.stream(query):
+                table.write(entity=batch.column("entity"), name=batch.column("name"))
+        self.account.imported["names"] += table.num_rows
+        self.account.filtered["duplicate"] += self.db.count("alias") - table.num_rows
+        self.counts["aliases"] = table.num_rows
+
+    def _node_of(self, key: str, table: str) -> str:
+        """SQL that joins the node of a key, through its redirect if there are any."""
+        if not self.has_redirects:
+            return f"LEFT JOIN node {table} ON {table}.key = {key}"
+        moved = f"moved_{table}"
+        return (
+            f"LEFT JOIN redirect {moved} ON {moved}.key = {key} "
+            f"LEFT JOIN node {table} ON {table}.key = coalesce({moved}.target, {key})"
+        )
+
+
+def _differs(column: pa.Array, before: Any) -> Array:
+    """Where a value differs from the one above it; `before` stands above the first."""
+    new = np.ones(len(column), bool)
+    new[0] = column[0].as_py() != before
+    new[1:] = np.asarray(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
+    return new
+
+
+def _sampler(total: int, wanted: int | None, seed: int) -> Callable[[int], Array]:
+    """Chooses `wanted` of `total` rows that come in batches: each set of rows is equally likely."""
+    if wanted is None or wanted >= total:
+        return lambda rows: np.ones(rows, bool)
+    generator = np.random.default_rng(seed)
+    left, needed = total, wanted
+
+    def choose(rows: int) -> Array:
+        nonlocal left, needed
+        here = int(generator.hypergeometric(needed, left - needed, rows))
+        chosen = np.zeros(rows, bool)
+        chosen[generator.choice(rows, here, replace=False)] = True
+        left, needed = left - rows, needed - here
+        return chosen
+
+    return choose
+
+
+def write_relations(
+    db: Scratch, out: Path, account: Account, name_from_key: Callable[[str], str]
+) -> int:
+    """Write the relations that facts use or the source declares; how many there are.
+
+    The scratch table `relation` (key, id) stays, for the joins of facts.
+    """
+    db.run(
+        "CREATE TABLE relation AS SELECT key, CAST(row_number() OVER (ORDER BY key) - 1 AS "
+        "INTEGER) AS id FROM (SELECT relation AS key FROM facts "
+        "UNION SELECT key FROM relations)"
+    )
+    db.run(
+        "CREATE TABLE relation_name AS SELECT r.id AS relation, n.* EXCLUDE (key) FROM "
+        "(SELECT * FROM relations UNION ALL SELECT * FROM names) n JOIN relation r USING (key)"
+    )
+    rows = db.run(
+        "SELECT relation, lang, name, count(*), min(rank), min(pos) FROM relation_name "
+        "GROUP BY ALL ORDER BY relation, lang, min(rank), min(pos), name"
+    )
+    best: dict[int, dict[str, str]] = {}
+    for relation, lang, name, count, _, _ in rows:
+        if lang is not None and lang in best.get(relation, {}):
+            account.filtered["further name of a relation"] += 1
+        else:
+            account.imported["relations"] += 1
+            if lang is not None:
+                best.setdefault(relation, {})[lang] = name
+        account.filtered["duplicate"] += count - 1
+    keys = [row[0] for row in db.run("SELECT key FROM relation ORDER BY id")]
+    with TableWriter(out, "relations") as table:
+        common = [_common_name(best.get(i, {})) or name_from_key(key) for i, key in enumerate(keys)]
+        table.write(id=np.arange(len(keys)), key=pa.array(keys, pa.string()), name=common)
+    with TableWriter(out, "relation_names") as table:
+        named = [(i, lang, name) for i in sorted(best) for lang, name in sorted(best[i].items())]
+        columns = zip(*named, strict=True) if named else ([], [], [])
+        relation, lang, name = (list(column) for column in columns)
+        table.write(relation=relation, lang=lang, name=name)
+    return len(keys)
+
+
+def _common_name(names: dict[str, str]) -> str | None:
+    """The name that every language may use: the English one, else the first language's."""
+    return names.get("en") or (names[min(names)] if names else None)

@@ -1,0 +1,375 @@
+"""Any RDF: names by `rdfs:label` / `skos:prefLabel` / `skos:altLabel`, links by `owl:sameAs`.
+
+N-Triples and N-Quads are read line by line, in parallel: two regular expressions take the ordinary
+lines as arrays, and pyoxigraph takes every other line (escapes, odd spacing) and has the last word
+on what is malformed. Turtle, TriG and RDF/XML go through pyoxigraph's streaming parser and reach
+the same code as N-Quads lines; their "line" is the number of the statement.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyoxigraph as ox
+
+from prixlm.errors import PrixError
+from prixlm.importers.format import (
+    ALIAS,
+    LABEL,
+    VARIANT,
+    Chunk,
+    Format,
+    Parsed,
+    Parser,
+    Source,
+    clean_names,
+)
+from prixlm.importers.streams import (
+    CHUNK_BYTES,
+    SourceReader,
+    head,
+    line_chunks,
+    open_source,
+    plain_suffix,
+)
+from prixlm.languages import normalise
+from prixlm.types import Array
+
+RDFS_LABEL = "http://www.w3.org/2000/01/rdf-schema#label"
+SKOS = "http://www.w3.org/2004/02/skos/core#"
+OWL_SAME_AS = "http://www.w3.org/2002/07/owl#sameAs"
+LABELS = {RDFS_LABEL: LABEL, SKOS + "prefLabel": LABEL, SKOS + "altLabel": ALIAS}
+
+_IRI = r'[^\x00-\x20<>"{}|^`\\]+'
+_START = rf"^<(?P<subject>{_IRI})> <(?P<predicate>{_IRI})> "
+_END = rf" (?:<{_IRI}> )?\.\r?\n?$"  # RE2 stays on its fast path: one way on at each byte
+_IRI_LINE = rf"{_START}<(?P<object>{_IRI})>{_END}"
+_TEXT_LINE = rf'{_START}"(?P<text>[^"\\\r\n]*)"(?:@(?P<tag>[A-Za-z]+(?:-[A-Za-z0-9]+)*))?{_END}'
+_NO_STATEMENT = re.compile(rb"[ \t\r\n]*(?:#.*)?\s*$", re.DOTALL)
+_MARK = "\ufdd0"  # a noncharacter that stands for a byte which is not UTF-8
+_SYNTAXES = {
+    ".nt": ox.RdfFormat.N_TRIPLES,
+    ".nq": ox.RdfFormat.N_QUADS,
+    ".ttl": ox.RdfFormat.TURTLE,
+    ".trig": ox.RdfFormat.TRIG,
+    ".rdf": ox.RdfFormat.RDF_XML,
+    ".owl": ox.RdfFormat.RDF_XML,
+    ".xml": ox.RdfFormat.RDF_XML,
+}
+
+
+class Statements(NamedTuple):
+    """Parsed statements as arrays of equal length: the object is an IRI, or a text with its tag."""
+
+    subject: pa.Array
+    predicate: pa.Array
+    object: pa.Array  # null where the object is a literal
+    text: pa.Array  # null where the object is an IRI
+    tag: pa.Array  # null where a literal has no language
+    line: Array
+
+    def where(self, mask: pa.Array) -> "Statements":
+        return Statements.of([c.filter(mask) for c in self[:5]], self.line[np.asarray(mask)])
+
+    @staticmethod
+    def of(columns: Sequence[pa.Array], line: Array) -> "Statements":
+        subject, predicate, object_, text, tag = columns
+        return Statements(subject, predicate, object_, text, tag, line)
+
+
+def split_lines(data: bytes) -> pa.Array:
+    """The lines of `data` as a binary array over the same memory, line ends included."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")).astype(np.int32) + 1
+    if len(data) and (not len(ends) or ends[-1] != len(data)):
+        ends = np.append(ends, np.int32(len(data)))
+    offsets = np.concatenate([np.zeros(1, np.int32), ends])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
+
+
+def valid_text(lines: pa.Array, numbers: Array, parsed: Parsed) -> Any:
+    """The lines that are UTF-8, as strings, and their numbers; the others are rejected."""
+    try:
+        return lines.cast(pa.string()), numbers
+    except pa.ArrowInvalid:
+        good = np.ones(len(lines), bool)
+        for index, line in enumerate(lines.to_pylist()):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                good[index] = False
+                parsed.reject("invalid UTF-8", int(numbers[index]), line)
+        return lines.filter(pa.array(good)).cast(pa.string()), numbers[good]
+
+
+def parse_statements(chunk: Chunk, parsed: Parsed) -> Statements:
+    """The statements of a chunk of N-Triples or N-Quads lines; bad lines go to `parsed`."""
+    assert isinstance(chunk.data, bytes)
+    raw = split_lines(chunk.data)
+    parsed.read += len(raw)
+    numbers = chunk.line + np.arange(len(raw), dtype=np.int64)
+    lines, numbers = valid_text(raw, numbers, parsed)
+    blocks = []
+    for pattern in (_IRI_LINE, _TEXT_LINE):
+        match = pc.extract_regex(lines, pattern)
+        block = _as_statements(match, numbers)
+        blocks.append(block.where(match.is_valid()))
+        missed = match.is_null()
+        lines, numbers = lines.filter(missed), numbers[np.asarray(missed)]
+    blocks.append(_parse_slowly(lines, numbers, parsed))
+    columns = [pa.concat_arrays([block[i] for block in blocks]) for i in range(5)]
+    return Statements.of(columns, np.concatenate([block.line for block in blocks]))
+
+
+def _as_statements(match: pa.StructArray, line: Array) -> Statements:
+    """Columns of a match; a group that the pattern lacks, or an empty optional one, is null."""
+    names = [field.name for field in match.type]
+    nothing = pa.nulls(len(match), pa.string())
+    columns = [match.field(n) if n in names else nothing for n in Statements._fields[:5]]
+    if "tag" in names:
+        columns[4] = pc.if_else(pc.equal(columns[4], ""), None, columns[4])
+    return Statements.of(columns, line)
+
+
+def _parse_slowly(lines: pa.Array, numbers: Array, parsed: Parsed) -> Statements:
+    """Whatever the patterns did not take, one line at a time through pyoxigraph."""
+    rows: list[tuple[str, str, str | None, str | None, str | None]] = []
+    kept = []
+    for line, number in zip(lines.to_pylist(), numbers.tolist(), strict=True):
+        if _NO_STATEMENT.match(line.encode()):
+            parsed.filter("comment or blank line")
+            continue
+        try:
+            quads = list(ox.parse(line, format=ox.RdfFormat.N_QUADS, lenient=True))
+        except (SyntaxError, ValueError):
+            quads = []
+        if len(quads) != 1:
+            parsed.reject("malformed line", number, line)
+            continue
+        quad = quads[0]
+        if "<>" in map(str, (quad.subject, quad.predicate, quad.object)):
+            parsed.reject("malformed line", number, line)
+            continue
+        if not isinstance(quad.subject, ox.NamedNode):
+            parsed.reject("blank node", number, line)
+        elif isinstance(quad.object, ox.NamedNode):
+            rows.append((quad.subject.value, quad.predicate.value, quad.object.value, None, None))
+            kept.append(number)
+        elif isinstance(quad.object, ox.Literal):
+            text, tag = quad.object.value, quad.object.language
+            rows.append((quad.subject.value, quad.predicate.value, None, text, tag))
+            kept.append(number)
+        else:
+            parsed.reject("blank node", number, line)
+    arrays = [pa.array([row[i] for row in rows], pa.string()) for i in range(5)]
+    return Statements.of(arrays, np.array(kept, np.int64))
+
+
+def stage_names(
+    block: Statements, ranks: pa.Array, langs: tuple[str, ...] | None, parsed: Parsed
+) -> None:
+    """Stage label statements as names, in the language of their tag."""
+    tags = pc.fill_null(block.tag, "").dictionary_encode()
+    codes = [normalise(tag) if tag else None for tag in tags.dictionary.to_pylist()]
+    exact = [c == tag.lower() for c, tag in zip(codes, tags.dictionary.to_pylist(), strict=True)]
+    language = pa.array(codes, pa.string()).take(tags.indices)
+    variant = pc.invert(pa.array(exact, pa.bool_()).take(tags.indices))
+    names = clean_names(block.text)
+    reasons = pc.case_when(
+        pc.make_struct(
+            block.text.is_null(), block.tag.is_null(), language.is_null(), pc.equal(names, "")
+        ),
+        "name is not a text",
+        "name without a language",
+        "unknown language code",
+        "empty name",
+    )
+    _reject_rows(block, reasons, parsed)
+    keep = reasons.is_null()
+    if langs is not None:
+        asked = pc.is_in(language, pa.array(langs, pa.string()))
+        parsed.filter(
+            "language not asked for", pc.sum(pc.and_(keep, pc.invert(asked))).as_py() or 0
+        )
+        keep = pc.and_(keep, asked)
+    ranks = pc.if_else(
+        pc.and_(pc.equal(ranks, LABEL), variant), pa.scalar(VARIANT, pa.int8()), ranks
+    )
+    parsed.stage(
+        "names",
+        key=block.subject.filter(keep),
+        lang=language.filter(keep),
+        name=names.filter(keep),
+        rank=ranks.filter(keep),
+        line=pa.array(block.line).filter(keep),
+    )
+
+
+def _reject_rows(block: Statements, reasons: pa.Array, parsed: Parsed) -> None:
+    for reason in pc.unique(reasons.drop_null()).to_pylist():
+        bad = np.asarray(pc.fill_null(pc.equal(reasons, reason), False))
+        parsed.reject_rows(reason, bad, block.line, lambda row: _show(block, row))
+
+
+def _show(block: Statements, row: int) -> str:
+    text, tag = block.text[row].as_py(), block.tag[row].as_py()
+    end = block.object[row].as_py() or (f'"{text}"@{tag}' if tag else f'"{text}"')
+    return f"{block.subject[row]} {block.predicate[row]} {end}"
+
+
+@dataclass(frozen=True)
+class RdfParser:
+    """Statements to names, links and facts; a fact holds in every language that names its ends."""
+
+    langs: tuple[str, ...] | None
+
+    def __call__(self, chunk: Chunk) -> Parsed:
+        parsed = Parsed(chunk.source)
+        block = parse_statements(chunk, parsed)
+        rest = self.stage_known(block, parsed)
+        self.stage_facts(rest, parsed)
+        return parsed.check()
+
+    def stage_known(self, block: Statements, parsed: Parsed) -> Statements:
+        """Stage labels and sameAs links; the statements that are neither come back."""
+        predicates = pa.array(list(LABELS), pa.string())
+        rank = pa.array(list(LABELS.values()), pa.int8()).take(
+            pc.index_in(block.predicate, predicates)
+        )
+        is_name = rank.is_valid()
+        stage_names(block.where(is_name), rank.filter(is_name), self.langs, parsed)
+        is_link = pc.and_(pc.equal(block.predicate, OWL_SAME_AS), block.object.is_valid())
+        links = block.where(is_link)
+        self.stage_links(links, parsed)
+        return block.where(pc.invert(pc.or_(is_name, is_link)))
+
+    def stage_links(self, block: Statements, parsed: Parsed) -> None:
+        parsed.stage("links", a=block.subject, b=block.object, line=block.line)
+
+    def stage_facts(self, block: Statements, parsed: Parsed) -> None:
+        literal = block.object.is_null()
+        reasons = pc.if_else(literal, "object is a literal", pa.scalar(None, pa.string()))
+        _reject_rows(block, reasons, parsed)
+        block = block.where(pc.invert(literal))
+        parsed.stage(
+            "facts",
+            subject=block.subject,
+            relation=block.predicate,
+            object=block.object,
+            lang=pa.nulls(len(block.line), pa.string()),
+            split=pa.nulls(len(block.line), pa.string()),
+            line=block.line,
+        )
+
+
+def rdf_sources(paths: Sequence[Path]) -> list[Source]:
+    """Each file with its syntax; a `.ttl` of plain lines (as DBpedia's are) is read as lines."""
+    return [Source(path, path.name, syntax_of(path)) for path in paths]
+
+
+def syntax_of(path: Path) -> str:
+    """`lines`, or the suffix that names one of the other syntaxes."""
+    suffix = plain_suffix(path)
+    if suffix in (".nt", ".nq"):
+        return "lines"
+    if suffix == ".ttl" and _looks_like_lines(head(path)):
+        return "lines"
+    if suffix not in _SYNTAXES:
+        raise PrixError(f"{path}: expected a name that ends in {', '.join(_SYNTAXES)}.")
+    return suffix
+
+
+def _looks_like_lines(data: bytes) -> bool:
+    parsed = Parsed(0)
+    block = parse_statements(Chunk(0, 1, data), parsed)
+    return len(block.line) > parsed.rejected["malformed line"]
+
+
+def rdf_chunks(source: Source, index: int) -> Iterator[Chunk]:
+    if source.role == "lines":
+        yield from line_chunks(source, index)
+        return
+    with open_source(source.path) as reader:
+        yield from _as_lines(reader, index, _SYNTAXES[source.role])
+
+
+def _as_lines(reader: SourceReader, index: int, syntax: ox.RdfFormat) -> Iterator[Chunk]:
+    """Chunks of N-Quads lines from another syntax; the line is the number of the statement."""
+    lines: list[str] = []
+    number, first, size = 0, 1, 0
+    for text in _statements_of(reader, syntax):
+        number += 1
+        if isinstance(text, SyntaxError):
+            # As a line it is malformed too, and keeps its number.
+            text = "malformed: " + " ".join(str(text).split())
+        if not lines:
+            first = number
+        lines.append(text)
+        size += len(text)
+        if size >= CHUNK_BYTES:
+            yield Chunk(index, first, _joined(lines), done=reader.position())
+            lines, size = [], 0
+    if lines:
+        yield Chunk(index, first, _joined(lines), done=reader.position())
+    if reader.damage is not None:
+        damage = reader.damage.encode()
+        yield Chunk(index, number + 1, damage, broken="truncated or damaged archive")
+
+
+class _TextReader:
+    """A reader whose bytes are UTF-8, or else marked: pyoxigraph gives a file up at the first."""
+
+    def __init__(self, reader: SourceReader) -> None:
+        self._reader = reader
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes: a byte becomes a mark of three."""
+        while True:
+            block = self._reader.read(max(1, size // 3 - 3))
+            text = self._decoder.decode(block, final=not block)
+            if text or not block:
+                return re.sub("[\udc80-\udcff]", _MARK, text).encode()
+
+
+def _joined(lines: list[str]) -> bytes:
+    """Lines as a chunk has them, with no UTF-8 where there was none."""
+    return "\n".join(lines).encode().replace(_MARK.encode(), b"\xff")
+
+
+def _statements_of(reader: SourceReader, syntax: ox.RdfFormat) -> Iterator[str | SyntaxError]:
+    """N-Quads lines of a file in another syntax; errors in between, after which it goes on."""
+    file = cast(IO[bytes], _TextReader(reader))  # pyoxigraph asks for no more than `read`
+    quads = iter(ox.parse(file, format=syntax, lenient=True, base_iri="file:///"))
+    while True:
+        try:
+            quad = next(quads)
+        except StopIteration:
+            return
+        except SyntaxError as error:
+            yield error
+            continue
+        # Anonymous nodes get a new random label each time: the rejects file must not.
+        ends = (quad.subject, quad.object)
+        subject, object_ = (t if isinstance(t, ox.NamedNode | ox.Literal) else "_:b" for t in ends)
+        yield f"{subject} {quad.predicate} {object_} ."
+
+
+def _parser(_sources: Sequence[Source], _index: int, langs: tuple[str, ...] | None) -> Parser:
+    return RdfParser(langs)
+
+
+RDF = Format(
+    name="rdf",
+    title="RDF with language-tagged labels (N-Triples, N-Quads, Turtle, TriG, RDF/XML)",
+    recognises=lambda path: path.is_file() and plain_suffix(path) in _SYNTAXES,
+    sources=rdf_sources,
+    chunks=rdf_chunks,
+    parser=_parser,
+)

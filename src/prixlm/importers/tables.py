@@ -1,0 +1,358 @@
+"""Tables of names: TSV, CSV or Parquet, one's own or the authors' link-prediction files.
+
+Facts have the columns `lang, subject, relation, object` (and `split` if there is one), links
+`lang_a, name_a, lang_b, name_b`. With a header the columns may come in any order; without one they
+come in that order, and a file is one of links when its name says `link`. The authors' folder has
+`triples.txt` (test facts), `filtered.txt` (known ones) and `entities.txt`, without headers.
+A name stands for the entity: its key is `en:London`.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from prixlm.errors import PrixError
+from prixlm.importers.format import (
+    LABEL,
+    Chunk,
+    Format,
+    Parsed,
+    Parser,
+    Source,
+    clean_names,
+    map_unique,
+)
+from prixlm.importers.streams import head, line_chunks, plain_suffix
+from prixlm.languages import normalise
+from prixlm.types import Array
+
+FACT_COLUMNS = ("lang", "subject", "relation", "object")
+LINK_COLUMNS = ("lang_a", "name_a", "lang_b", "name_b")
+SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
+_DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
+_AUTHORS = {
+    "triples": ("subject", "relation", "object", "lang"),
+    "filtered": ("subject", "relation", "object", "lang"),
+    "entities": ("name", "lang"),
+}
+_AUTHORS_SPLIT = {"triples": "test", "filtered": "known"}
+
+_KNOWN = {*FACT_COLUMNS, *LINK_COLUMNS, "split", "name"}
+_HEADER_WORDS = _KNOWN | {"language", "predicate", "property", "head", "tail"}
+_LONE_CR = re.compile(rb"\r(?!\n)")
+_NO_TEXT = "\ufdd0"  # a noncharacter that stands for bytes which are not UTF-8
+
+Rows = dict[str, pa.Array]
+
+
+def _as_text(data: bytes) -> bytes:
+    """`data` as Arrow needs it: it takes a lone CR for the end of a line, drops a byte order mark,
+    and cannot hand over a bad row that is not UTF-8 (such bytes are marked)."""
+    data = _LONE_CR.sub(b" ", data) if b"\r" in data else data
+    data = b" " + data if data.startswith(b"\xef\xbb\xbf") else data
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", "surrogateescape")
+        data = re.sub("[\udc80-\udcff]+", _NO_TEXT, text).encode()
+    return data
+
+
+def _spoil_open_quotes(data: bytes) -> bytes:
+    """A line with a quote that is not closed becomes a bad row: it must not swallow the next."""
+    lines = data.split(b"\n")
+    return b"\n".join(
+        line.replace(b'"', b"'").replace(b",", b";") if line.count(b'"') % 2 else line
+        for line in lines
+    )
+
+
+def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimiter: str) -> Any:
+    """Columns of delimited lines as binary arrays, the line of each row, and the bad lines."""
+    bad: list[tuple[int, str, int]] = []
+    data = _as_text(data)
+    if delimiter == "," and b'"' in data:
+        data = _spoil_open_quotes(data)
+
+    def skip(row: pacsv.InvalidRow) -> str:
+        bad.append((row.number, row.text, row.actual_columns))
+        return "skip"
+
+    table = pacsv.read_csv(
+        io.BytesIO(data),
+        read_options=pacsv.ReadOptions(
+            column_names=list(columns), use_threads=False, block_size=len(data) + 1
+        ),
+        parse_options=pacsv.ParseOptions(
+            delimiter=delimiter,
+            quote_char='"' if delimiter == "," else False,
+            invalid_row_handler=skip,
+            ignore_empty_lines=False,
+        ),
+        convert_options=pacsv.ConvertOptions(
+            column_types={column: pa.binary() for column in columns},
+            strings_can_be_null=False,
+            check_utf8=False,
+        ),
+    ).combine_chunks()
+    rows = {name: table[name].combine_chunks() for name in columns}
+    total = table.num_rows + len(bad)
+    lines = np.delete(np.arange(1, total + 1), [number - 1 for number, _, _ in bad])
+    return rows, first_line - 1 + lines, [(first_line - 1 + n, t, k) for n, t, k in bad]
+
+
+@dataclass(frozen=True)
+class TableParser:
+    """Rows of facts, links or entities to staged rows."""
+
+    langs: tuple[str, ...] | None
+    columns: tuple[str, ...]
+    delimiter: str = "\t"
+    has_header: bool = False
+    split: str | None = None
+
+    def __call__(self, chunk: Chunk) -> Parsed:
+        parsed = Parsed(chunk.source)
+        rows, lines = self._read(chunk, parsed)
+        rows, lines = _clean(rows, lines, parsed)
+        rows, lines = self._languages(rows, lines, parsed)
+        if "subject" in rows:
+            self._stage_facts(rows, lines, parsed)
+        elif "name" in rows:
+            self._stage_names(rows, lines, parsed)
+        else:
+            self._stage_links(rows, lines, parsed)
+        return parsed.check()
+
+    def _read(self, chunk: Chunk, parsed: Parsed) -> tuple[Rows, Array]:
+        if isinstance(chunk.data, pa.RecordBatch):
+            parsed.read += chunk.data.num_rows
+            rows = {n: chunk.data.column(n).cast(pa.binary()) for n in self.columns}
+            return rows, chunk.line + np.arange(chunk.data.num_rows)
+        data, first = chunk.data, chunk.line
+        if first == 1 and self.has_header:
+            data, first = data.partition(b"\n")[2], 2
+        if not data:
+            return {n: pa.array([], pa.binary()) for n in self.columns}, np.zeros(0, np.int64)
+        # A header can name a column twice, or one that is not ours.
+        names = [str(place) for place in range(len(self.columns))]
+        cells, lines, bad = split_columns(data, first, names, self.delimiter)
+        rows = {c: cells[str(self.columns.index(c))] for c in self.columns if c in _KNOWN}
+        parsed.read += len(lines) + len(bad)
+        for number, text, found in bad:
+            if not text.strip():
+                parsed.filter("comment or blank line")
+            else:
+                parsed.reject(f"{found} columns, expected {len(self.columns)}", number, text)
+        blank = np.all([np.asarray(pc.equal(c, b"")) for c in cells.values()], axis=0)
+        parsed.filter("comment or blank line", int(blank.sum()))
+        return _keep(rows, lines, ~blank) if blank.any() else (rows, lines)
+
+    def _languages(self, rows: Rows, lines: Array, parsed: Parsed) -> tuple[Rows, Array]:
+        """Bring the language columns to our codes; unknown ones are bad, others not asked for."""
+        for name in [n for n in rows if n.startswith("lang")]:
+            codes = map_unique(rows[name], normalise)
+            bad = np.asarray(codes.is_null())
+            rows, lines = _drop(rows, lines, bad, "unknown language code", parsed)
+            rows = {**rows, name: codes.drop_null()}
+            if self.langs is not None:
+                asked = np.asarray(pc.is_in(rows[name], pa.array(self.langs, pa.string())))
+                parsed.filter("language not asked for", int((~asked).sum()))
+                rows, lines = _keep(rows, lines, asked)
+        return rows, lines
+
+    def _stage_facts(self, rows: Rows, lines: Array, parsed: Parsed) -> None:
+        if "split" in rows:
+            splits = map_unique(rows["split"], lambda split: SPLITS.get(split.lower()))
+            rows, lines = _drop(rows, lines, np.asarray(splits.is_null()), "unknown split", parsed)
+            rows = {**rows, "split": splits.drop_null()}
+        parsed.stage(
+            "facts",
+            subject=_key(rows["lang"], rows["subject"]),
+            relation=rows["relation"],
+            object=_key(rows["lang"], rows["object"]),
+            lang=rows["lang"],
+            split=rows.get("split", pa.array([self.split] * len(lines), pa.string())),
+            line=lines,
+        )
+
+    def _stage_names(self, rows: Rows, lines: Array, parsed: Parsed) -> None:
+        parsed.stage(
+            "names",
+            key=_key(rows["lang"], rows["name"]),
+            lang=rows["lang"],
+            name=rows["name"],
+            rank=np.full(len(lines), LABEL, np.int8),
+            line=lines,
+        )
+
+    def _stage_links(self, rows: Rows, lines: Array, parsed: Parsed) -> None:
+        parsed.stage(
+            "links",
+            a=_key(rows["lang_a"], rows["name_a"]),
+            b=_key(rows["lang_b"], rows["name_b"]),
+            line=lines,
+        )
+
+
+def _key(lang: pa.Array, name: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(lang, name, ":")
+
+
+def names_from_keys(keys: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """`en:London` is "London" in English."""
+    parts = pc.extract_regex(keys, r"^(?P<lang>[^:]+):(?s:(?P<name>.*))$")
+    return parts.field("lang"), parts.field("name")
+
+
+def _clean(rows: Rows, lines: Array, parsed: Parsed) -> Any:
+    """Texts instead of bytes, white space folded; rows with bad UTF-8 or an empty name leave."""
+    for name in list(rows):
+        bad = np.asarray(pc.fill_null(pc.match_substring(rows[name], _NO_TEXT.encode()), False))
+        rows, lines = _drop(rows, lines, bad, "invalid UTF-8", parsed)
+        text = rows[name].cast(pa.string())
+        folded = clean_names(text)
+        rows = {**rows, name: folded}
+        empty = np.asarray(pc.fill_null(pc.equal(folded, ""), True))
+        rows, lines = _drop(rows, lines, empty, "empty name", parsed)
+    return rows, lines
+
+
+def _drop(rows: Rows, lines: Array, bad: Array, reason: str, parsed: Parsed) -> Any:
+    if not bad.any():
+        return rows, lines
+
+    def show(row: int) -> str:
+        values = [column[row].as_py() for column in rows.values()]
+        return "\t".join(
+            v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values
+        )
+
+    parsed.reject_rows(reason, bad, lines, show)
+    return _keep(rows, lines, ~bad)
+
+
+def _keep(rows: Rows, lines: Array, good: Array) -> Any:
+    mask = pa.array(good)
+    return {name: column.filter(mask) for name, column in rows.items()}, lines[good]
+
+
+def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
+    """The columns of a table, in its order, and whether its first line names them."""
+    if plain_suffix(path) == ".parquet":
+        try:
+            names = tuple(pq.read_schema(path).names)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise PrixError(f"{path}: not a whole Parquet file ({error}).") from None
+        return _known_columns(path, names), True
+    delimiter = _DELIMITERS.get(plain_suffix(path))
+    if delimiter is None:
+        raise PrixError(f"{path}: expected a name that ends in .tsv, .txt, .csv or .parquet.")
+    first = _as_text(head(path).partition(b"\n")[0].rstrip(b"\r")).decode()
+    names = tuple(next(csv.reader([first], delimiter=delimiter), []))
+    lowered = tuple(name.strip().lower() for name in names)
+    if set(FACT_COLUMNS) <= set(lowered) or set(LINK_COLUMNS) <= set(lowered):
+        return lowered, True
+    if len(_HEADER_WORDS & set(lowered)) >= 2:
+        raise PrixError(
+            f"{path}: header {', '.join(names)}; expected {', '.join(FACT_COLUMNS)} for facts "
+            f"or {', '.join(LINK_COLUMNS)} for links."
+        )
+    expected = LINK_COLUMNS if "link" in path.name.lower() else FACT_COLUMNS
+    if len(names) == 5 and expected is FACT_COLUMNS:
+        return (*FACT_COLUMNS, "split"), False
+    return expected, False
+
+
+def _known_columns(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    for known in (FACT_COLUMNS, LINK_COLUMNS):
+        if set(known) <= set(names):
+            return known + (("split",) if "split" in names and known is FACT_COLUMNS else ())
+    raise PrixError(
+        f"{path}: columns {', '.join(names)}; expected {', '.join(FACT_COLUMNS)} for facts "
+        f"or {', '.join(LINK_COLUMNS)} for links."
+    )
+
+
+def _table_chunks(source: Source, index: int) -> Iterator[Chunk]:
+    if plain_suffix(source.path) != ".parquet":
+        yield from line_chunks(source, index)
+        return
+    columns, _ = read_header(source.path)
+    line = 1
+    size = source.path.stat().st_size
+    with pq.ParquetFile(source.path) as file:
+        total = max(1, file.metadata.num_rows)
+        for batch in file.iter_batches(1 << 16, columns=list(columns)):
+            texts = pa.record_batch([_cast(c) for c in batch], names=batch.schema.names)
+            line += batch.num_rows
+            yield Chunk(index, line - batch.num_rows, texts, done=size * (line - 1) // total)
+
+
+def _cast(column: pa.Array) -> pa.Array:
+    """A column of a Parquet file as text; null where a value is none."""
+    if pa.types.is_nested(column.type):
+        return pa.nulls(len(column), pa.string())
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return pa.array([v and _as_text(v) for v in column.to_pylist()], pa.binary())
+    return column.cast(pa.string())
+
+
+def _table_parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None) -> Parser:
+    path = sources[index].path
+    columns, has_header = read_header(path)
+    return TableParser(langs, columns, _DELIMITERS.get(plain_suffix(path), ""), has_header)
+
+
+def _authors_files(folder: Path) -> dict[str, Path]:
+    """The files of the authors' folder, plain or compressed, by what they hold."""
+    files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else []
+    stems = {p.name.split(".")[0]: p for p in files if p.suffix in (".txt", ".zip", ".gz")}
+    return {name: stems[name] for name in _AUTHORS if name in stems}
+
+
+def _authors_sources(paths: Sequence[Path]) -> list[Source]:
+    return [
+        Source(file, f"{path.name}/{file.name}", role)
+        for path in paths
+        for role, file in _authors_files(path).items()
+    ]
+
+
+def _authors_parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None) -> Parser:
+    role = sources[index].role
+    return TableParser(langs, _AUTHORS[role], split=_AUTHORS_SPLIT.get(role))
+
+
+TABLES = Format(
+    name="table",
+    title="TSV, CSV or Parquet of names (facts, links)",
+    recognises=lambda path: path.is_file() and plain_suffix(path) in (*_DELIMITERS, ".parquet"),
+    sources=lambda paths: [Source(path, path.name) for path in paths],
+    chunks=_table_chunks,
+    parser=_table_parser,
+    names_from_keys=names_from_keys,
+    relation_name=str,
+)
+
+AUTHORS = Format(
+    name="authors",
+    title="the Prix-LM authors' link-prediction folder (triples, filtered, entities)",
+    recognises=lambda path: {"triples", "entities"} <= set(_authors_files(path)),
+    sources=_authors_sources,
+    chunks=line_chunks,
+    parser=_authors_parser,
+    licence="CC BY-SA 3.0 and GFDL (DBpedia)",
+    names_from_keys=names_from_keys,
+    relation_name=str,
+)

@@ -1,0 +1,82 @@
+"""The model card of a Prix-LM folder: what it was trained on, and how its mask has to be read.
+
+Names of sources and licences come from a KB and are untrusted text: they stand in code spans or
+as JSON strings, never as Markdown of their own.
+"""
+
+import json
+from typing import Any
+
+_MASK = {
+    "prefix": (
+        "Training used a prefix mask: everything up to and including `[O]` is read in both "
+        "directions, and each object token sees the prefix and the object tokens before it. "
+        "`PrixLM` applies that mask. A plain `AutoModel` reads its whole input in both "
+        "directions, as XLM-R and BERT do: right for a prefix, and for names that are to be "
+        "encoded; not right for scoring an object, which would see its own answer."
+    ),
+    "causal": (
+        "This model is a causal decoder: each token sees only what is before it, in the prefix "
+        "too, as its own configuration says. `PrixLM` applies that mask; a plain `AutoModel` "
+        "reads its input in both directions."
+    ),
+}
+
+
+def model_card(languages: list[str], mask: str, trained: dict[str, Any]) -> str:
+    """README.md of a model folder, with the front matter that the hub reads."""
+    front = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: fill-mask",
+        "tags: [prix-lm, knowledge-base, multilingual]",
+        f"language: {json.dumps(languages)}",
+        "---",
+    ]
+    lines = [
+        *front,
+        "# A Prix-LM",
+        "",
+        "A language model of the facts and cross-lingual links of a knowledge base, made with",
+        "`prixlm` after Prix-LM (Zhou et al., ACL 2022).",
+        "",
+        "## What it was trained on",
+        "",
+        *_training_lines(trained),
+        "",
+        "## How to read it",
+        "",
+        "    <s> [S] subject </s></s> [P] relation </s></s> [O] object [EOS] </s>",
+        "    <s> [S] name </s></s> [P] [EN] [ES] </s></s> [O] its name in the other language [EOS]",
+        "",
+        "(with `[CLS]` and `[SEP]` where the base is a BERT.) " + _MASK[mask],
+        "",
+        "```python",
+        "from prixlm.lm.model import PrixLM",
+        "",
+        'model = PrixLM.load("this folder")',
+        "```",
+        "",
+        "## Limits",
+        "",
+        "It repeats what its knowledge base says, true or not, and guesses where the base is",
+        "silent: treat what it proposes as candidates for review.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _training_lines(trained: dict[str, Any]) -> list[str]:
+    if not trained:
+        return ["Nothing yet: the special tokens were added to its base and are random."]
+    return [f"- {name.replace('_', ' ')}: {_span(value)}" for name, value in trained.items()]
+
+
+def _span(value: Any) -> str:
+    """A value as a code span that nothing in it can end."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = " ".join(text.split())
+    fence = "`"
+    while fence in text:
+        fence += "`"
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

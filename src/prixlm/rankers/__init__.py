@@ -1,0 +1,1 @@
+"""Rankers: one protocol, and one file per kind of evidence for the object of a query."""

@@ -1,0 +1,1 @@
+"""Figures for people: tables of results, plots, and text for the terminal."""

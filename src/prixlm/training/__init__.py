@@ -1,0 +1,1 @@
+"""Training: the loop, its checkpoints, the sampler of facts, pretraining and its estimate."""

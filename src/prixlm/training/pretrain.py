@@ -1,0 +1,302 @@
+"""Pretraining (Sec. 2.1 and 3.1): from a KB folder to a Prix-LM folder.
+
+    model = pretrain(KB("kb"), "model", PretrainConfig.preset("compact"))
+
+Prix-LM (All) learns from all triples and links; Prix-LM (Single) is `langs=("et",)`: the triples of
+that language only. The run folder has the checkpoints, the metrics, a plot of the loss, the
+resolved config (`run.toml`) and, at the end, the model itself.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from prixlm.config import to_toml
+from prixlm.errors import PrixError
+from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.kb.store import KB
+from prixlm.lm.compact import CompactConfig, make_compact
+from prixlm.lm.encoding import BatchEncoder, Facts
+from prixlm.lm.model import SETTINGS, PrixLM
+from prixlm.lm.token_cache import build_tokens, tokenizer_hash
+from prixlm.lm.trim import pieces_to_keep
+from prixlm.reports.plots import plot_metrics
+from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
+from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
+from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
+from prixlm.types import Progress
+
+_START = "start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """A whole pretraining; the defaults are the paper's."""
+
+    base: str = "xlm-roberta-base"  # or compact, a name on the hub, a folder
+    epochs: int = 5
+    batch: int = 1024  # facts in a global batch
+    token_budget: int = 16_384  # padded tokens in one pass through the model
+    num_valid: int = 2000  # valid triples that the validation loss is measured on
+    trim: bool = False  # keep only the pieces of the base that the KB needs
+    keep: str | None = None  # a text file whose pieces are kept too
+    supply: SupplyConfig = field(default_factory=SupplyConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    compact: CompactConfig = field(default_factory=CompactConfig)
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1 or self.token_budget < 64 or self.num_valid < 1:
+            raise PrixError(
+                "epochs, batch and num_valid have to be 1 or more, and token_budget 64 or more."
+            )
+        if self.keep is not None and not self.trim:
+            raise PrixError("--keep goes with --trim: it names text whose pieces stay.")
+        if self.base == "compact" and self.trim:
+            raise PrixError("a compact model has only the KB's pieces: leave out --trim.")
+
+    @classmethod
+    def preset(cls, name: str) -> "PretrainConfig":
+        """`paper`, `compact` (sized for two cores) or `demo` (a few minutes)."""
+        if name == "paper":
+            return cls()
+        sizes = {
+            "compact": cls(
+                base="compact",
+                epochs=9,
+                batch=256,
+                token_budget=4096,
+                training=TrainingConfig(lr=2e-3),
+            ),
+            "demo": cls(
+                base="compact",
+                epochs=2,
+                batch=256,
+                token_budget=4096,
+                supply=SupplyConfig(max_links=2),
+                compact=CompactConfig(vocab=4000, width=128, layers=2),
+                training=TrainingConfig(lr=3e-3, validate_every=100, save_every=200),
+            ),
+        }
+        if name not in sizes:
+            raise PrixError(f"unknown preset {name}: expected paper, {' or '.join(sizes)}.")
+        return sizes[name]
+
+    def fingerprint(self) -> str:
+        values = dataclasses.asdict(self)
+        for name in NOT_IN_FINGERPRINT:
+            del values["training"][name]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def pretrain(
+    kb: KB, to: Path | str, config: PretrainConfig, progress: Progress | None = None
+) -> PrixLM:
+    """Train a Prix-LM on the `train` facts of a KB; a run that was stopped goes on."""
+    to = Path(to)
+    check_kb(kb, config)
+    _check_folder(to)
+    state = processes()
+    with disk_errors(to / "run.toml"):
+        (to / "checkpoints").mkdir(parents=True, exist_ok=True)
+    with locked(to / "checkpoints") if state.is_main_process else nullcontext():
+        # The first process makes what the others then find: tokenizer, token cache.
+        with state.main_process_first():
+            model = _start(kb, to, config, progress)
+            task = PretrainTask(kb, model, config, progress)
+        if state.is_main_process:
+            with disk_errors(to / "run.toml"):
+                write_atomically(to / "run.toml", to_toml(config))
+        try:
+            train(model, task, config.training, to, progress)
+        finally:
+            if state.is_main_process:
+                with suppress(OSError):  # on a full disk the error above says so
+                    plot_metrics(to)
+        if state.is_main_process:
+            with saving(to / "model.safetensors"):
+                task.save(model, to)
+            shutil.rmtree(to / "checkpoints" / _START, ignore_errors=True)
+        state.wait_for_everyone()
+    return model
+
+
+def check_kb(kb: KB, config: PretrainConfig) -> None:
+    """Refuse a KB from which nothing can be learnt, or without a language that is named."""
+    missing = sorted(set(config.supply.langs or ()) - set(kb.languages))
+    if missing:
+        raise PrixError(
+            f"{kb.folder} has no {', '.join(missing)}; it has {', '.join(kb.languages)}."
+        )
+    langs = config.supply.langs or kb.languages
+    has_triples = any(kb.num_triples(lang, "train") for lang in langs)
+    has_links = config.supply.langs is None and any(kb.manifest.counts["linked"].values())
+    if not has_triples and not has_links:
+        raise PrixError(
+            f"{kb.folder} has no train facts in {', '.join(langs) or 'any language'}: there is "
+            "nothing to learn from. `prixlm stats` shows what it has."
+        )
+
+
+def _check_folder(to: Path) -> None:
+    """Only a run of ours is written into."""
+    if to.exists() and not to.is_dir():
+        raise PrixError(f"{to} is a file: name a folder for the model.")
+    if to.is_dir() and any(to.iterdir()) and not (to / "checkpoints").is_dir():
+        raise PrixError(f"{to} is there and is no run of prixlm pretrain: name another folder.")
+
+
+def _start(kb: KB, to: Path, config: PretrainConfig, progress: Progress | None) -> PrixLM:
+    """The model to train: that of a checkpoint if there is one, else the base.
+
+    A compact tokenizer is never trained twice for a run: its trainer gives other pieces each time,
+    so one process makes it and the others read it.
+    """
+    if read_state(to, _fingerprint(kb, config)) is not None:
+        return PrixLM.load(checkpoint_folder(to, checkpoint_steps(to)[-1]))
+    if config.base != "compact":
+        return make_model(kb, config, progress)
+    start = to / "checkpoints" / _START
+    if processes().is_main_process:
+        with saving(start):
+            make_model(kb, config, progress).save(start)
+    return PrixLM.load(start)
+
+
+def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None) -> PrixLM:
+    """The model that a run begins with."""
+    seed = config.training.seed
+    if config.base == "compact":
+        return make_compact(kb, config.compact, seed=seed)
+    if not config.trim:
+        return PrixLM.from_base(config.base, kb.languages, seed=seed)
+    texts = _texts_to_keep(config)
+
+    def keep(tokenizer: Tokenizer) -> np.ndarray[Any, Any]:
+        return pieces_to_keep(kb, tokenizer, texts, progress)
+
+    return PrixLM.from_base(config.base, kb.languages, seed=seed, keep=keep)
+
+
+def _earlier(base: str) -> dict[str, Any]:
+    """The KBs that a base was trained on before, if it is a Prix-LM."""
+    path = Path(base) / SETTINGS
+    if not path.is_file():
+        return {}
+    trained = json.loads(path.read_text("utf-8")).get("trained", {})
+    found = [*trained.get("earlier_kbs", ()), trained.get("kb_fingerprint")]
+    found.append(trained.get("links_of_kb"))
+    return {"earlier_kbs": [one for one in found if one]}
+
+
+def _texts_to_keep(config: PretrainConfig) -> list[str]:
+    if config.keep is None:
+        return []
+    try:
+        return Path(config.keep).read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrixError(f"--keep {config.keep} cannot be read as text: {error}.") from None
+
+
+def _fingerprint(kb: KB, config: PretrainConfig) -> dict[str, Any]:
+    return {"KB": kb.fingerprint(), "config": config.fingerprint()}
+
+
+class PretrainTask:
+    """Steps over the facts of a KB: global batches, cut into passes of about equal length."""
+
+    def __init__(
+        self, kb: KB, model: PrixLM, config: PretrainConfig, progress: Progress | None = None
+    ) -> None:
+        self.config = config
+        cache = build_tokens(kb, model.encoder.tokenizer, progress)
+        self.batches = BatchEncoder(model.encoder, kb, cache)
+        self.supply = FactSupply(kb, self.batches, config.supply)
+        self.valid = self._read_valid(kb, model)
+        longest = config.supply.max_tokens + self.batches.num_special + 2  # a link's languages
+        if longest > model.max_length:
+            raise PrixError(
+                f"max_tokens {config.supply.max_tokens} allows inputs of {longest} tokens, and the "
+                f"model has {model.max_length} positions: choose a smaller one."
+            )
+        self.steps_an_epoch = self.supply.num_blocks(config.batch)
+        self.num_steps = config.epochs * self.steps_an_epoch
+        tokenizer = tokenizer_hash(model.encoder.tokenizer)
+        self.fingerprint = _fingerprint(kb, config) | {"tokenizer": tokenizer}
+        self.trained = self._describe(kb)
+        model.settings = dataclasses.replace(model.settings, trained=self.trained)
+
+    def _read_valid(self, kb: KB, model: PrixLM) -> Facts | None:
+        """A fixed sample of the valid triples, of the trained languages."""
+        if not any(
+            kb.num_triples(lang, "valid") for lang in self.config.supply.langs or kb.languages
+        ):
+            return None
+        # No fact is too long to be tested: only training drops any.
+        everything = dataclasses.replace(self.config.supply, max_tokens=1 << 30)
+        facts = FactSupply(kb, self.batches, everything, split="valid").triples
+        facts = facts.select(self.batches.num_inputs(facts) <= model.max_length)
+        generator = np.random.default_rng(self.config.supply.seed)
+        return facts.select(np.sort(generator.permutation(len(facts))[: self.config.num_valid]))
+
+    def _describe(self, kb: KB) -> dict[str, Any]:
+        """What the model card says of the training."""
+        config, langs = self.config, self.config.supply.langs or tuple(kb.languages)
+        links, long_links = self.supply.count_links()
+        triples = {lang: kb.num_triples(lang, "train") for lang in langs}
+        return {
+            "base": config.base if "/" not in config.base else Path(config.base).name,
+            "variant": "All" if config.supply.langs is None else "Single",
+            "sources": [str(source["name"]) for source in kb.manifest.sources][:20],
+            "licence_of_the_data": kb.manifest.licence,
+            "kb_fingerprint": kb.fingerprint(),
+            **_earlier(config.base),
+            "triples": {lang: number for lang, number in triples.items() if number},
+            "triples_carried_along_links": self.supply.num_carried,
+            "links_an_epoch": links,
+            "triples_too_long": dict(sorted(self.supply.dropped.items())),
+            "links_too_long": long_links,
+            "epochs": config.epochs,
+            "steps": self.num_steps,
+            "facts_a_step": config.batch,
+            "learning_rate": config.training.lr,
+            "seed": config.training.seed,
+        }
+
+    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
+        for epoch in range(first // self.steps_an_epoch, self.config.epochs):
+            start = max(0, first - epoch * self.steps_an_epoch)
+            for facts in self.supply.blocks(epoch, self.config.batch, start):
+                targets = self.batches.num_targets(facts).sum()
+                own = facts.select(slice(rank, None, world))
+                yield Step(self._cut(own), float(max(1, targets)), len(facts))
+
+    def _cut(self, facts: Facts) -> list[Facts]:
+        lengths = self.batches.num_inputs(facts)
+        return [facts.select(rows) for rows in cut_batches(lengths, self.config.token_budget)]
+
+    def loss(self, model: PrixLM, batch: Facts) -> Tensor:
+        return model.loss(self.batches.encode(batch))
+
+    def validate(self, model: PrixLM) -> dict[str, float]:
+        """Nats per object token, and per object name (comparable across tokenizers)."""
+        if self.valid is None:
+            return {}
+        total = torch.zeros(())
+        for part in self._cut(self.valid):
+            total += self.loss(model, part).cpu()
+        targets = int(self.batches.num_targets(self.valid).sum())
+        return {"loss": total.item() / targets, "nats_per_name": total.item() / len(self.valid)}
+
+    def save(self, model: PrixLM, folder: Path) -> None:
+        model.save(folder)

@@ -1,0 +1,155 @@
+"""The KB folder: streaming, look-ups in both directions, and folders that are refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prixlm import KB, Entity, PrixError, SplitConfig, split_kb
+from prixlm.kb.store import SCHEMAS, rechunk
+from prixlm.kb.writer import TableWriter
+
+
+def test_ids_are_row_numbers_and_languages_are_ranges(toy: KB) -> None:
+    entities = toy.entities(range(toy.num_entities))
+    assert [e.id for e in entities] == list(range(toy.num_entities))
+    for lang in toy.languages:
+        assert {entities[i].lang for i in toy.entity_range(lang)} == {lang}
+    assert sum(len(toy.entity_range(lang)) for lang in toy.languages) == toy.num_entities
+
+
+def test_names_are_found_and_ids_are_named_in_the_asked_order(toy: KB) -> None:
+    (suomi,) = toy.find("Suomi")
+    (finland,) = toy.find("フィンランド", "ja")
+    assert toy.names([finland.id, suomi.id, finland.id]) == [
+        "フィンランド",
+        "Suomi",
+        "フィンランド",
+    ]
+    assert toy.find("Suomi", "en") == [] == toy.find("Nowhere")
+    assert [e.lang for e in toy.find("Helsinki")] == ["en", "fi"]
+    assert toy.find_key(suomi.key) == [suomi]
+    assert toy.names([]) == []
+
+
+def test_an_id_that_is_not_there_is_an_error(toy: KB) -> None:
+    with pytest.raises(PrixError, match=f"no entity {toy.num_entities}: .* has 0 to"):
+        toy.names([0, toy.num_entities])
+
+
+def test_links_join_concepts_and_pairs_are_expanded_when_asked(toy: KB) -> None:
+    finland = {e.concept for name in ("Finland", "Suomi", "フィンランド") for e in toy.find(name)}
+    assert len(finland) == 1 == len({e.concept for e in toy.find("ఫిన్లాండ్")} | finland)
+    explicit = [pair for b in toy.link_pairs(explicit=True) for pair in zip(*_ids(b), strict=True)]
+    assert len(explicit) == 8 == toy.manifest.counts["links"]
+    pairs = [pair for b in toy.link_pairs() for pair in zip(*_ids(b), strict=True)]
+    assert len(set(pairs)) == len(pairs) == 10 + 3 + 3  # five, three and three languages
+    assert set(explicit) <= set(pairs)
+    only = [pair for b in toy.link_pairs(["en", "fi"]) for pair in zip(*_ids(b), strict=True)]
+    assert len(only) == 3
+
+
+def _ids(batch: pa.RecordBatch) -> list[list[int]]:
+    return [column.to_pylist() for column in batch.columns]
+
+
+def test_a_table_streams_in_batches_by_language_and_split(toy: KB) -> None:
+    whole = pa.Table.from_batches(toy.batches("triples"))
+    assert whole.num_rows == toy.num_triples() == 13
+    small = list(toy.batches("triples", ["subject", "lang"], batch_rows=2))
+    assert [b.num_rows for b in small] == [2] * 6 + [1]
+    english = pa.Table.from_batches(toy.batches("triples", langs=["en"], split="train"))
+    assert english.num_rows == toy.num_triples("en", "train") == 6
+    assert set(english["lang"].to_pylist()) == {"en"}
+    assert list(toy.batches("triples", split="test")) == []
+
+
+def test_relation_names_fall_back_to_one_for_every_language(world: KB) -> None:
+    assert "currency" in world.relation_names("te")
+    assert len(world.relation_names("te")) == world.num_relations == len(world.relation_keys())
+
+
+def test_a_language_that_is_not_there_is_an_error_that_lists_those_that_are(toy: KB) -> None:
+    with pytest.raises(PrixError, match="has no language sv; it has ar, en, fi, ja, te"):
+        toy.entity_range("sv")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 99}, "KB format version 99, this prixlm reads version 1"),
+        ({"version": None}, "KB format version None"),
+        ({"format": "other"}, "not the manifest of a KB"),
+    ],
+)
+def test_a_folder_of_another_version_is_refused(
+    toy: KB, change: dict[str, object], message: str
+) -> None:
+    path = toy.folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | change))
+    with pytest.raises(PrixError, match=message):
+        KB(toy.folder)
+
+
+def test_a_folder_that_is_no_kb_or_lacks_a_table_is_refused(toy: KB, tmp_path: Path) -> None:
+    with pytest.raises(PrixError, match="is not a KB folder"):
+        KB(tmp_path)
+    toy.path("links").unlink()
+    with pytest.raises(PrixError, match=r"links\.parquet is missing"):
+        KB(toy.folder)
+    (toy.folder / "manifest.json").write_text("{")
+    with pytest.raises(PrixError, match="cannot be read"):
+        KB(toy.folder)
+
+
+def test_the_same_rows_give_the_same_bytes_in_whatever_batches(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = {
+        "lang": np.array(["en", "fi", "ja"])[np.sort(rng.integers(0, 3, 300_000))],
+        **{name: rng.integers(0, 1000, 300_000) for name in ("subject", "relation", "object")},
+        "split": np.array(["train", "test"])[rng.integers(0, 2, 300_000)],
+    }
+    files = []
+    for step in (1000, 131_072, 300_000, 77_777):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        with TableWriter(folder, "triples") as table:
+            for start in range(0, 300_000, step):
+                table.write(**{name: column[start : start + step] for name, column in rows.items()})
+        assert table.num_rows == 300_000
+        files.append((folder / "triples.parquet").read_bytes())
+    assert all(file == files[0] for file in files)
+
+
+def test_a_table_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), TableWriter(tmp_path, "links") as table:
+        table.write(a=[1], b=[2])
+        raise ZeroDivisionError
+    assert not (tmp_path / "links.parquet").exists()
+
+
+def test_rechunk_keeps_rows_and_order() -> None:
+    batches = [pa.record_batch({"x": list(range(n, n + 7))}) for n in range(0, 70, 7)]
+    again = list(rechunk(iter(batches), 16))
+    assert [b.num_rows for b in again] == [16, 16, 16, 16, 6]
+    assert [x for b in again for x in b["x"].to_pylist()] == list(range(70))
+
+
+def test_every_table_has_the_schema_that_the_docs_state(toy: KB, tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "data-format.md").read_text("utf-8")
+    split = split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.5))
+    for table, schema in SCHEMAS.items():
+        assert pq.read_schema(split.path(table)).names == schema.names
+        assert f"`{table}.parquet`" in docs
+        for name in schema.names:
+            assert f"`{name}`" in docs
+
+
+def test_entities_are_plain_frozen_values(toy: KB) -> None:
+    (entity,) = toy.find("Suomi")
+    assert entity == Entity(entity.id, "fi", "Suomi", "fi:Suomi", entity.concept)
+    with pytest.raises(AttributeError):
+        entity.name = "x"  # type: ignore[misc]
