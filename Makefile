@@ -1,10 +1,10 @@
-# `make demo` and `make test` do all set-up themselves, in .venv; a second call reuses it.
+# Every target sets up .venv by itself; a second call reuses it.
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test install format benchmarks clean
+.PHONY: demo test test-full docs wheel-check install format benchmarks clean
 
 demo: $(READY)
 	$(BIN)/prixlm demo --to demo
@@ -13,7 +13,20 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+	HF_HUB_OFFLINE=1 $(BIN)/python -m slipcover --json --out .coverage.json -m pytest -n 2
+	@$(BIN)/python -c 'import json; summary = json.load(open(".coverage.json"))["summary"]; \
+		print("Coverage of src/prixlm: %.1f %% of the lines" % summary["percent_covered"])'
+
+# The same with ten times as many examples for the property tests.
+test-full: export PRIXLM_TEST_FULL = 1
+test-full: test
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
+
+# Build the wheel, install it outside the tree, and run the first steps of the demo (part of `test`).
+wheel-check: $(READY)
+	$(BIN)/python -m pytest tests/test_wheel.py
 
 install: $(READY)
 
@@ -22,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "prixlm needs Python 3.11 or newer; pass PYTHON=... to make" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev,benchmarks,model,baselines]'
+		--constraint constraints.txt --editable '.[dev,docs,benchmarks,model,baselines]'
 	@touch $@
 
 format: $(READY)
@@ -34,4 +47,4 @@ benchmarks: $(READY)
 	$(BIN)/python benchmarks/pretrain.py
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo site dist .coverage.json

@@ -1,8 +1,10 @@
-"""Graph embeddings: which settings of PyKEEN's models are best on valid facts, and how fast ComplEx
-with a softmax over all entities is in PyKEEN and here.
+"""Graph embeddings: tune PyKEEN's models on valid facts, and compare the speed of ComplEx.
 
     python benchmarks/baselines.py tune --kb dbp5l --langs el,es --facts 1000
     python benchmarks/baselines.py speed --kb dbp5l --steps 20
+
+`tune` prints the MRR of every setting of a grid; the best ones are `BaselineConfig.tuned`. `speed`
+trains ComplEx with a softmax over all entities here and in PyKEEN, and prints the ratio of rates.
 """
 
 import argparse
@@ -15,20 +17,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import figures
-from prixlm.rankers.complex import Asked, ComplEx, GraphConfig
+from prixlm.rankers.complex import ComplEx, GraphBatch, GraphConfig
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.pykeen import MODELS, BaselineConfig, train_baseline
 from prixlm.training.loop import make_optimizer
 
 BASE = BaselineConfig(model="TransE", batch=512, loss="self-adversarial", negatives=16)
+SHOWN = ("epochs", "dim", "loss", "margin", "penalty", "lr")
+"""Settings that the results of `tune` name."""
+WARM_UP = 2
+"""Steps of `speed` that are not timed."""
 
 
 def by_distance(model: str, dim: int) -> list[BaselineConfig]:
-    """TransE and RotatE."""
+    """Return the grid of TransE or RotatE."""
     return [
         replace(BASE, model=model, dim=dim, epochs=epochs, margin=margin, lr=lr)
         for epochs, margin, lr in product((30, 90), (3.0, 9.0), (2e-3, 1e-2))
@@ -36,8 +43,11 @@ def by_distance(model: str, dim: int) -> list[BaselineConfig]:
 
 
 def by_product() -> list[BaselineConfig]:
-    """ComplEx. PyKEEN's own start and regulariser keep it from learning at all; a softmax over all
-    entities, which is best for it, takes PyKEEN minutes an epoch even on Greek alone (`speed`)."""
+    """Return the grid of ComplEx.
+
+    With PyKEEN's own initial vectors and regulariser it learns nothing. A softmax over all entities
+    would be best for it, but takes PyKEEN minutes an epoch even on Greek alone (see `speed`).
+    """
     base = replace(BASE, model="ComplEx", dim=100, start=0.1, margin=3.0)
     return [
         replace(base, epochs=epochs, lr=lr, penalty=penalty)
@@ -52,44 +62,35 @@ GRID = {
 }
 
 
-def tune(kb: KB, langs: list[str], number: int, models: list[str], out: Path | None) -> None:
-    facts = {lang: read_facts(kb, lang, "valid", most=number) for lang in langs}
+def tune(kb: KB, langs: list[str], num_facts: int, models: list[str], out: Path | None) -> None:
+    """Print the MRR of every setting on valid facts, and append it to a file."""
+    facts = {lang: read_facts(kb, lang, "valid", most=num_facts) for lang in langs}
     for name in models:
         for config in [BaselineConfig.default(name), *GRID[name]]:
-            found, started = {}, time.monotonic()
-            for lang, part in facts.items():
+            mrr, started = {}, time.monotonic()
+            for lang, held_out in facts.items():
                 with tempfile.TemporaryDirectory() as folder:
                     ranker = train_baseline(kb, folder, config, lang)
-                    ranks = ranker.ranks(part.queries, part.objects)
-                found[lang] = round(100 * figures(ranks).mrr, 1)
-            line = json.dumps(
-                {
-                    "model": name,
-                    "epochs": config.epochs,
-                    "dim": config.dim,
-                    "loss": config.loss,
-                    "margin": config.margin,
-                    "penalty": config.penalty,
-                    "lr": config.lr,
-                    "mrr": found,
-                    "seconds": round(time.monotonic() - started, 1),
-                }
-            )
+                    ranks = ranker.ranks(held_out.queries, held_out.objects)
+                mrr[lang] = round(100 * figures(ranks).mrr, 1)
+            settings = {"model": name} | {key: getattr(config, key) for key in SHOWN}
+            seconds = round(time.monotonic() - started, 1)
+            line = json.dumps(settings | {"mrr": mrr, "seconds": seconds})
             print(line, flush=True)
             if out is not None:
                 with out.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
 
 
-def speed(kb: KB, steps: int) -> None:
-    """Merged triples a second: batches of 1,000, rank 100, softmax over all entities."""
+def speed(kb: KB, num_steps: int) -> None:
+    """Print merged triples a second: batches of 1,000, rank 100, softmax over all entities."""
     from pykeen.losses import CrossEntropyLoss
     from pykeen.models import ComplEx as PykeenComplEx
     from pykeen.triples import CoreTriplesFactory
 
     config = GraphConfig(rank=100)
     size = int(kb.concepts().max()) + 1
-    ours = ComplEx(size, kb.num_relations, config.rank, size)  # candidates: all, as PyKEEN's
+    ours = ComplEx(size, kb.num_relations, config.rank, size)  # all concepts are candidates
     merged = read_merged(kb)
     triples = np.stack([merged.source, merged.relation, merged.target], axis=1)
     forward = triples[merged.relation < kb.num_relations]
@@ -102,31 +103,39 @@ def speed(kb: KB, steps: int) -> None:
         loss=CrossEntropyLoss(reduction="sum"),
         regularizer=None,
     )
-    optimizers = [make_optimizer(ours, config.training), torch.optim.Adagrad(theirs.parameters())]
-    seconds = [0.0, 0.0]
     nodes = torch.arange(size)
+
+    def our_loss(subject: Tensor, relation: Tensor, target: Tensor) -> Tensor:
+        batch = GraphBatch(range(size), subject.numpy(), relation.numpy(), target.numpy())
+        return ours.loss(batch, nodes, config.regulariser, config.relations)
+
+    def their_loss(subject: Tensor, relation: Tensor, target: Tensor) -> Tensor:
+        scores = theirs.score_t(torch.stack([subject, relation % kb.num_relations], dim=1))
+        return torch.nn.functional.cross_entropy(scores, target, reduction="sum")
+
+    runs = {
+        "ours": (our_loss, make_optimizer(ours, config.training)),
+        "PyKEEN": (their_loss, torch.optim.Adagrad(theirs.parameters())),
+    }
+    seconds = dict.fromkeys(runs, 0.0)
     order = np.random.default_rng(0).permutation(len(triples))
-    for number in range(steps + 2):
-        batch = triples[order[number * config.batch : (number + 1) * config.batch]]
-        subject, relation, target = (torch.from_numpy(row.copy()) for row in batch.T)
-        for place in (0, 1):  # in turn, so that noise meets both
+    for step in range(num_steps + WARM_UP):
+        rows = triples[order[step * config.batch : (step + 1) * config.batch]]
+        subject, relation, target = (torch.from_numpy(column.copy()) for column in rows.T)
+        for name, (loss, optimizer) in runs.items():  # in turn, so that noise affects both
             started = time.monotonic()
-            if place == 0:
-                asked = Asked(range(size), *(row.copy() for row in batch.T))
-                loss = ours.loss(asked, nodes, config.regulariser, config.relations)
-            else:
-                scores = theirs.score_t(torch.stack([subject, relation % kb.num_relations], dim=1))
-                loss = torch.nn.functional.cross_entropy(scores, target, reduction="sum")
-            torch.autograd.backward(loss / config.batch)
-            optimizers[place].step()
-            optimizers[place].zero_grad()
-            if number >= 2:
-                seconds[place] += time.monotonic() - started
-    rate = [steps * config.batch / each for each in seconds]
-    print(f"ours {rate[0]:,.0f} triples/s, PyKEEN {rate[1]:,.0f}: {rate[0] / rate[1]:.2f} times")
+            torch.autograd.backward(loss(subject, relation, target) / config.batch)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step >= WARM_UP:
+                seconds[name] += time.monotonic() - started
+    rate = {name: num_steps * config.batch / each for name, each in seconds.items()}
+    ratio = rate["ours"] / rate["PyKEEN"]
+    print(f"ours {rate['ours']:,.0f} triples/s, PyKEEN {rate['PyKEEN']:,.0f}: {ratio:.2f} times")
 
 
 def main() -> None:
+    """Parse the arguments and run one of the two."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["tune", "speed"])
     parser.add_argument("--kb", type=Path, required=True)

@@ -1,8 +1,8 @@
-"""Constrained decoding against its peers, in one run: `python benchmarks/decode.py PART...`.
+"""Measure constrained decoding against its peers in one run: `python benchmarks/decode.py PART...`.
 
 peers      `beam_search` (K = 50, the best 10) against
-             released    the authors' released algorithm: one forward pass a beam a step, no cache,
-                         a dict of token tuples
+             released    the authors' released algorithm: one forward pass per beam and step, no
+                         cache, a dict of token tuples
              generate    Hugging Face's `generate` with a trie behind `prefix_allowed_tokens_fn`
              plain       a batched beam whose cache is copied for every beam
            one query at a time and in a batch, DBP-5L's English candidates; at XLM-R-base's shape
@@ -35,9 +35,8 @@ from prixlm.decoding.trie import Trie, open_trie
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import Ragged
 from prixlm.lm.trim import pieces_to_keep
-from prixlm.types import Query
+from prixlm.types import Array, Query
 
-Array = np.ndarray[Any, Any]
 BEAM, BEST = 50, 10
 
 
@@ -56,6 +55,7 @@ class Setting:
 
 
 def make_setting(model: PrixLM, trie: Trie) -> Setting:
+    """Give the peers what they need: a dict of names, and transformers' causal class."""
     eos = model.encoder.id("[EOS]")
     following: dict[tuple[int, ...], list[int]] = {(): []}
     ends: dict[tuple[int, ...], int] = {}
@@ -67,7 +67,7 @@ def make_setting(model: PrixLM, trie: Trie) -> Setting:
         following[paths[-1]] = []
     for node in np.flatnonzero(np.diff(trie.offset)).tolist():
         following[paths[node]].append(eos)
-        ends[paths[node]] = int(trie.entities_at(node).min())
+        ends[paths[node]] = int(trie.entity[trie.offset[node]])  # listed by id
     config = type(model.backbone.config).from_dict(model.backbone.config.to_dict())
     config.is_decoder = True
     decoder = XLMRobertaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ def make_setting(model: PrixLM, trie: Trie) -> Setting:
 
 @torch.no_grad()
 def released(setting: Setting, prefix: Sequence[int]) -> dict[int, float]:
-    """The released algorithm: batches of one, no cache, a dict keyed by token tuples."""
+    """Run the released algorithm: batches of one, no cache, a dict keyed by token tuples."""
     model, eos = setting.model, setting.model.encoder.id("[EOS]")
     found: dict[int, float] = {}
     current: dict[tuple[int, ...], float] = {(): 0.0}
@@ -101,19 +101,19 @@ def released(setting: Setting, prefix: Sequence[int]) -> dict[int, float]:
 
 
 def prefix_cache(setting: Setting, prefixes: list[list[int]], size: int) -> tuple[Any, Stepper]:
-    """transformers' cache of the prefixes, read in both directions as the model was trained."""
+    """Return transformers' cache of prefixes that were read in both directions, as in training."""
     stepper = Stepper(setting.model, prefixes, 1)
     cache = DynamicCache(config=setting.decoder.config)
     pairs = zip(stepper.prefix_keys, stepper.prefix_values, strict=True)
-    for number, (keys, values) in enumerate(pairs):
-        cache.update(keys[:, :, :size].clone(), values[:, :, :size].clone(), number)
+    for layer, (keys, values) in enumerate(pairs):
+        cache.update(keys[:, :, :size].clone(), values[:, :, :size].clone(), layer)
     cache.batch_repeat_interleave(BEAM)
     return cache, stepper
 
 
 @torch.no_grad()
 def generated(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, float]]:
-    """`generate` with a callback; its prefix has been read in both directions beforehand."""
+    """Run `generate` with a callback; its prefix was read in both directions beforehand."""
     size, eos = len(prefixes[0]), setting.model.encoder.id("[EOS]")
     cache, _ = prefix_cache(setting, prefixes, size - 1)
 
@@ -139,21 +139,21 @@ def generated(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, flo
     )
     answers: list[dict[int, float]] = [{} for _ in prefixes]
     rows = zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True)
-    for place, (sequence, score) in enumerate(rows):
+    for row, (sequence, score) in enumerate(rows):
         name = tuple(sequence[size:])
         name = name[: name.index(eos)] if eos in name else name
         if name in setting.ends:
-            answers[place // BEST][setting.ends[name]] = score
+            answers[row // BEST][setting.ends[name]] = score
     return answers
 
 
 @torch.no_grad()
 def plain(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, float]]:
-    """Algorithm 1, batched over beams and queries, with a cache that is copied for every beam."""
+    """Run Algorithm 1, batched over beams and queries, with a cache copied for every beam."""
     trie, eos, size = setting.trie, setting.model.encoder.id("[EOS]"), len(prefixes[0])
     num_queries = len(prefixes)
     cache, stepper = prefix_cache(setting, prefixes, size)
-    first = setting.model.log_probabilities(stepper.hidden_first)
+    first = setting.model.log_probabilities(stepper.first_states)
     scores = torch.repeat_interleave(first, BEAM, 0)
     node = np.zeros(num_queries * BEAM, np.int64)  # a row for each beam of each query
     total = np.where(np.arange(num_queries * BEAM) % BEAM == 0, 0.0, -np.inf)
@@ -172,54 +172,57 @@ def plain(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, float]]
         order = np.lexsort((child, -score, row // BEAM))
         query = row[order] // BEAM
         rank = np.arange(len(order)) - np.searchsorted(query, query)
-        order, place = order[rank < BEAM], (query * BEAM + rank)[rank < BEAM]
+        # The best BEAM children of each query fill its slots; unused slots copy its first beam.
+        order, slot = order[rank < BEAM], (query * BEAM + rank)[rank < BEAM]
         source = (np.arange(len(node)) // BEAM) * BEAM
-        source[place] = row[order]
+        source[slot] = row[order]
         node, total = np.zeros_like(node), np.full(len(node), -np.inf)
-        node[place], total[place] = child[order], score[order]
+        node[slot], total[slot] = child[order], score[order]
         cache.reorder_cache(torch.from_numpy(source))
         ids = torch.from_numpy(np.where(node > 0, trie.token[node], 1).astype(np.int64))
-        places = torch.full((len(ids), 1), size + depth + 2)  # XLM-R's positions begin at 2
+        positions = torch.full((len(ids), 1), size + depth + 2)  # XLM-R's positions begin at 2
         output = setting.decoder(
-            ids[:, None], past_key_values=cache, position_ids=places, use_cache=True
+            ids[:, None], past_key_values=cache, position_ids=positions, use_cache=True
         )
         scores = torch.log_softmax(output.logits[:, -1], dim=-1)
     return [dict(sorted(one.items(), key=lambda pair: (-pair[1], pair[0]))[:BEST]) for one in found]
 
 
 def ours(setting: Setting, prefixes: list[list[int]]) -> list[Found]:
+    """Search with this package's beam."""
     return beam_search(setting.model, setting.trie, prefixes, BEST, beam=BEAM)
 
 
 # --- the comparison -------------------------------------------------------------------------------
 
 
-def english_queries(kb: KB, completer: Completer, number: int) -> list[list[int]]:
-    """Prefixes of test facts, of the commonest length: peers need no padding."""
+def english_queries(kb: KB, completer: Completer, count: int) -> list[list[int]]:
+    """Return prefixes of test facts, of the most frequent length: peers need no padding."""
     names = completer.relation_names("en")
     rows = kb.query(
         "SELECT s.name, t.relation FROM triples t JOIN entities s ON s.id = t.subject "
         "WHERE t.lang = 'en' AND t.split = 'test' ORDER BY hash(t.subject, t.relation), 1, 2"
-    ).fetchall()[: 40 * number]
+    ).fetchall()[: 40 * count]
     prefixes = [completer.encode(Query("en", name, names[relation])) for name, relation in rows]
     lengths = np.array([len(prefix) for prefix in prefixes])
-    chosen = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:number]
-    return [prefixes[place] for place in chosen]
+    chosen = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:count]
+    return [prefixes[row] for row in chosen]
 
 
 def same_answers(ours: Found, theirs: dict[int, float]) -> bool:
-    """The same scores in order; names of equal score may stand in another order."""
+    """Tell whether the scores are the same in order; names of equal score may be swapped."""
     return len(ours.score) == len(theirs) and bool(
         np.allclose(ours.score, np.array(list(theirs.values())), atol=2e-3)
     )
 
 
 def overlap(ours: Found, theirs: dict[int, float]) -> float:
+    """Return the share of our answers that they have, too."""
     return len(set(ours.entity.tolist()) & set(theirs)) / max(1, len(ours.entity))
 
 
 def search_operations(setting: Setting, prefixes: list[list[int]], found: list[Found]) -> float:
-    """What the search multiplies and adds: prefixes and visited nodes, once each."""
+    """Count multiplications and additions: prefixes and visited nodes, once each."""
     config = setting.model.backbone.config
     width, inner = config.hidden_size, config.intermediate_size
     layer = 2.0 * config.num_hidden_layers * (4 * width**2 + 2 * width * inner)
@@ -230,25 +233,27 @@ def search_operations(setting: Setting, prefixes: list[list[int]], found: list[F
 
 
 class Times:
-    """Seconds of each way, summed over turns that alternate between the ways."""
+    """Seconds of each peer, summed over turns that alternate between the peers."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.queries: dict[str, int] = {}
 
-    def run(self, name: str, number: int, work: Callable[..., Any], *args: Any) -> Any:
+    def run(self, name: str, num_queries: int, work: Callable[..., Any], *args: Any) -> Any:
+        """Call `work` and add its time to that of the peer `name`."""
         started = time.perf_counter()
         result = work(*args)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-        self.queries[name] = self.queries.get(name, 0) + number
+        self.queries[name] = self.queries.get(name, 0) + num_queries
         return result
 
     def each(self, name: str) -> float:
+        """Return the seconds per query."""
         return self.seconds[name] / self.queries[name]
 
 
 def compare(title: str, kb: KB, model: PrixLM, args: argparse.Namespace) -> None:
-    """One model against its peers; the answers first."""
+    """Measure one model against its peers; compare the answers first."""
     completer = Completer(model, kb)
     trie = open_trie(completer.cache, "en", kb.entity_range("en"), 64)
     setting = make_setting(model.eval(), trie)
@@ -308,6 +313,7 @@ def compare(title: str, kb: KB, model: PrixLM, args: argparse.Namespace) -> None
 
 
 def compare_peers(kb: KB, work: Path, args: argparse.Namespace) -> None:
+    """Print a table for each kind of model."""
     kinds = args.kinds.split(",")
     if "base" in kinds or "trimmed" in kinds:
         save_base(work / "base")
@@ -327,23 +333,23 @@ def compare_peers(kb: KB, work: Path, args: argparse.Namespace) -> None:
 # --- two million candidates -----------------------------------------------------------------------
 
 
-def generate_names(real: Ragged, rows: Array, number: int, seed: int = 0) -> Ragged:
-    """Different names by a chain over the real ones: each token is drawn from what follows the
-    last one somewhere, the end of a name included."""
+def generate_names(real: Ragged, rows: Array, count: int, seed: int = 0) -> Ragged:
+    """Generate distinct names with a Markov chain over real ones, the end of a name included."""
     generator = np.random.default_rng(seed)
     lengths = real.lengths(rows)
     starts = np.asarray(real.offsets[rows])
-    place, owner = ragged_ranges(starts, starts + lengths)
-    tokens = np.asarray(real.ids[place]).astype(np.int64)
+    index, owner = ragged_ranges(starts, starts + lengths)
+    tokens = np.asarray(real.ids[index]).astype(np.int64)  # of all names, end to end
     last = np.append(owner[1:] != owner[:-1], True)
-    following = np.where(last, -1, np.append(tokens[1:], -1))
+    following = np.where(last, -1, np.append(tokens[1:], -1))  # -1: the name ends
+    # Sorted by token, what follows a token somewhere is one slice, from which to draw.
     order = np.argsort(tokens, kind="stable")
     begins = np.searchsorted(tokens[order], np.arange(tokens.max() + 2))
     following, firsts = following[order], tokens[np.append(True, last[:-1])]
     made: Array = np.zeros((0, 24), np.int32)
-    while len(made) < number:
-        state = generator.choice(firsts, number)
-        names = np.full((number, 24), -1, np.int32)
+    while len(made) < count:
+        state = generator.choice(firsts, count)
+        names = np.full((count, 24), -1, np.int32)
         for column in range(24):
             alive = np.flatnonzero(state >= 0)
             names[alive, column] = state[alive]
@@ -351,15 +357,16 @@ def generate_names(real: Ragged, rows: Array, number: int, seed: int = 0) -> Rag
             state[alive] = following[generator.integers(low, high)]
         names = names[state < 0]
         made = np.unique(np.concatenate([made, names]), axis=0)
-    made = made[np.sort(generator.permutation(len(made))[:number])]
+    made = made[np.sort(generator.permutation(len(made))[:count])]
     counts = (made >= 0).sum(1)
     return Ragged(np.append(0, np.cumsum(counts)), made[made >= 0])
 
 
 def measure_millions(kb: KB, model: PrixLM, work: Path, args: argparse.Namespace) -> None:
+    """Print how build, size and time per query grow with the number of candidates."""
     completer = Completer(model, kb)
     prefixes = english_queries(kb, completer, args.batch)
-    english = np.arange(*_bounds(kb.entity_range("en")))
+    english = np.array(kb.entity_range("en"))
     names = generate_names(completer.cache.entities, english, 2_000_000)
     real = Trie.build(completer.cache.entities, english)
     print("\n### Two million candidates\n")
@@ -398,14 +405,11 @@ def measure_millions(kb: KB, model: PrixLM, work: Path, args: argparse.Namespace
     )
 
 
-def _bounds(rows: range) -> tuple[int, int]:
-    return rows.start, rows.stop
-
-
 # --- exact search ---------------------------------------------------------------------------------
 
 
 def measure_exact(kb: KB, model: PrixLM, args: argparse.Namespace) -> None:
+    """Print nodes and time of the exact search beside those of the beam."""
     completer = Completer(model, kb)
     trie = open_trie(completer.cache, "en", kb.entity_range("en"), 64)
     prefixes = english_queries(kb, completer, args.exact)
@@ -445,12 +449,13 @@ def measure_exact(kb: KB, model: PrixLM, args: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Parse the arguments and run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help="peers, millions, exact; all if none")
     parser.add_argument("--model", type=Path, help="a compact model trained on DBP-5L")
     parser.add_argument("--kinds", default="base,trimmed,compact", help="of the peers")
     parser.add_argument("--queries", type=int, default=4, help="asked one at a time")
-    parser.add_argument("--slow", type=int, default=1, help="of them, also of the slowest peers")
+    parser.add_argument("--slow", type=int, default=1, help="of them, also by the slowest peers")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--turns", type=int, default=2, help="of the batch")
     parser.add_argument("--exact", type=int, default=400, help="queries of the exact search")

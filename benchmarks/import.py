@@ -1,11 +1,11 @@
-"""The import against its peers, in one run: `python benchmarks/import.py [--sizes 1,3,10]`.
+"""Compare the import with its peers in one run: `python benchmarks/import.py [--sizes 1,3,10]`.
 
-N-Triples are generated (labels, facts and sameAs links in four languages), and the whole import
-(parse, join names, write) is set beside `rdflib.Graph().parse` and pyoxigraph's iteration, which
-only parse. rdflib reads the first million lines at most: it keeps the graph in memory, and its
-rate does not rise with size. The answers are compared first, on a small file. Then Wikidata's JSON,
-plain and bz2. Peak memory is the resident memory of all processes together (shared pages count
-once for each).
+N-Triples are generated: labels, facts and sameAs links in four languages. The whole import (parse,
+join, write) is timed beside `rdflib.Graph().parse` and pyoxigraph's iteration, which only parse.
+rdflib reads the first million lines at most: it keeps the graph in memory, and its rate does not
+rise with size. The answers are compared first, on a small file. Then Wikidata's JSON is imported,
+plain and as bz2. Peak memory is the resident memory of all processes together, where shared pages
+count once for each process.
 """
 
 import argparse
@@ -34,16 +34,18 @@ SAME_AS = "<http://www.w3.org/2002/07/owl#sameAs>"
 
 
 def iri(lang: str, number: int) -> str:
+    """Return the IRI of a generated entity."""
     return f"<http://example.org/{lang}/{LANGS[lang].replace(' ', '_')}_{number}>"
 
 
 def write_triples(path: Path, num_lines: int, seed: int = 0) -> None:
-    """A fifth labels, a tenth links, the rest facts; about five facts an entity, as in DBpedia."""
+    """Write a fifth labels, a tenth links, the rest facts: about five for an entity, as DBpedia."""
     rng = random.Random(seed)
     num_entities = max(1, num_lines // 20)
     with path.open("w", encoding="utf-8") as file:
         for count in range(num_lines):
             lang = ("en", "fi", "el", "ja")[count % 4]
+            # Pass 0 labels every entity, pass 1 links most of them, the other passes state facts.
             number = (count // 4) % num_entities
             turn = (count // 4) // num_entities
             if turn == 0:
@@ -58,7 +60,7 @@ def write_triples(path: Path, num_lines: int, seed: int = 0) -> None:
 
 
 def write_wikidata(path: Path, num_items: int, seed: int = 0) -> None:
-    """Items of about ten KB in the published layout: labels, aliases, claims with references."""
+    """Write items of about 10 kB in the published layout: labels, aliases, claims, sitelinks."""
     rng = random.Random(seed)
     codes = [*PAPER_LANGUAGES, "pt", "nl", "pl", "sv", "uk", "ar", "fa", "he", "cs"]
     with path.open("w", encoding="utf-8") as file:
@@ -97,7 +99,7 @@ def write_wikidata(path: Path, num_items: int, seed: int = 0) -> None:
 
 @contextlib.contextmanager
 def measured() -> Iterator[dict[str, float]]:
-    """Seconds, and the largest memory of this process and its children in MiB."""
+    """Yield a dict that gets the seconds and the peak MiB of this process and its children."""
     result = {"seconds": 0.0, "mib": 0.0}
     stop = threading.Event()
     own = psutil.Process()
@@ -119,38 +121,41 @@ def measured() -> Iterator[dict[str, float]]:
     watcher.join()
 
 
-def _run(task: Callable[..., int], args: tuple[object, ...], results: object) -> None:
+def _measure(task: Callable[..., int], args: tuple[object, ...], results: object) -> None:
     with measured() as figures:
         rows = task(*args)
     results.put((rows, figures["seconds"], figures["mib"]))  # type: ignore[attr-defined]
 
 
 def run_apart(task: Callable[..., int], *args: object) -> tuple[int, float, float]:
-    """Run a task in a process of its own: rows, seconds and peak memory are its alone."""
+    """Run a task in a new process, and return its rows, seconds and peak MiB."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    process = context.Process(target=_run, args=(task, args, results))
+    process = context.Process(target=_measure, args=(task, args, results))
     process.start()
-    found: tuple[int, float, float] = results.get()
+    figures: tuple[int, float, float] = results.get()
     process.join()
-    return found
+    return figures
 
 
 def parse_with_rdflib(path: Path) -> int:
+    """Parse N-Triples with rdflib, and return the number of triples."""
     return len(rdflib.Graph().parse(path, format="nt"))
 
 
 def parse_with_pyoxigraph(path: Path) -> int:
+    """Parse N-Triples with pyoxigraph, and return the number of triples."""
     with path.open("rb") as file:
         return sum(1 for _ in pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES))
 
 
 def import_whole(path: Path, to: Path) -> int:
+    """Import a file, and return the number of rows read."""
     return int(import_kb([path], to).manifest.account["read"])
 
 
 def compare_answers(folder: Path) -> None:
-    """On a small file, our triples are rdflib's that join two entities of one language."""
+    """Check on a small file that our triples are rdflib's that are neither labels nor links."""
     path = folder / "small.nt"
     write_triples(path, 20_000)
     graph = rdflib.Graph().parse(path, format="nt")
@@ -165,11 +170,13 @@ def compare_answers(folder: Path) -> None:
     print(f"answers equal: {len(theirs):,} triples of rdflib's are ours\n")
 
 
-def row(name: str, rows: int, seconds: float, mib: float, more: str = "") -> None:
+def print_row(name: str, rows: int, seconds: float, mib: float, more: str = "") -> None:
+    """Print a row of a Markdown table."""
     print(f"| {name} | {rows:,} | {seconds:,.1f} | {rows / seconds:,.0f} | {mib:,.0f} | {more} |")
 
 
 def benchmark_rdf(folder: Path, sizes: list[float]) -> None:
+    """Time the import of N-Triples beside the parsers of rdflib and pyoxigraph."""
     compare_answers(folder)
     print(
         "| N-Triples | lines | s | lines/s | peak MiB | against rdflib |\n|---|---|---|---|---|---|"
@@ -181,16 +188,19 @@ def benchmark_rdf(folder: Path, sizes: list[float]) -> None:
         if rate is None:
             figures = run_apart(parse_with_rdflib, path)
             rate = figures[0] / figures[1]
-            row("rdflib, parse alone", *figures, "1.0")
-            row("pyoxigraph, iterate alone", *run_apart(parse_with_pyoxigraph, path))
+            print_row("rdflib, parse alone", *figures, "1.0")
+            print_row("pyoxigraph, iterate alone", *run_apart(parse_with_pyoxigraph, path))
         shutil.rmtree(folder / "kb", ignore_errors=True)
         figures = run_apart(import_whole, path, folder / "kb")
-        row(f"prixlm import, {millions:g} M", *figures, f"{figures[0] / figures[1] / rate:.1f}")
+        print_row(
+            f"prixlm import, {millions:g} M", *figures, f"{figures[0] / figures[1] / rate:.1f}"
+        )
         path.unlink()
     print()
 
 
 def benchmark_wikidata(folder: Path, num_items: int) -> None:
+    """Time the import of Wikidata's JSON, plain and as bz2."""
     path = folder / "wikidata.json"
     write_wikidata(path, num_items)
     packed = folder / "wikidata.json.bz2"
@@ -202,10 +212,11 @@ def benchmark_wikidata(folder: Path, num_items: int) -> None:
     for name, file in (("plain", path), ("bz2", packed)):
         shutil.rmtree(folder / "kb", ignore_errors=True)
         _, seconds, mib = run_apart(import_whole, file, folder / "kb")
-        row(f"prixlm import, {name}", num_items, seconds, mib, f"{size / seconds:.0f}")
+        print_row(f"prixlm import, {name}", num_items, seconds, mib, f"{size / seconds:.0f}")
 
 
 def main() -> None:
+    """Run both benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", default="1,3,10", help="millions of lines")
     parser.add_argument("--items", type=int, default=30_000, help="Wikidata items")

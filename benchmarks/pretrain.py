@@ -1,12 +1,12 @@
-"""Pretraining against its peers, in one run: `python benchmarks/pretrain.py PART...`.
+"""Speed of pretraining: `python benchmarks/pretrain.py PART...`.
 
-peers    XLM-R-base's shape and its 250,002 pieces (random weights: speed does not depend on them)
-         on DBP-5L facts, against Hugging Face's `Trainer` with the same objective: as it comes,
-         and with sampling by length. The losses on one batch are compared first. Each runs in a
-         process of its own, so that its peak memory is its own.
-share    the part of this machine's matrix-multiply rate that the compact preset reaches.
-data     the data path alone against what the compact model consumes, and 20 M generated facts.
-growth   facts/s at 1, 10 and 100 times the facts, and at model widths 128, 256 and 512.
+peers    The shape of XLM-R-base with its 250,002 pieces (and random weights, which do not affect
+         speed) on DBP-5L facts, against Hugging Face's `Trainer` with the same objective: with its
+         defaults, and with sampling by length. The losses on one batch are compared first. Each
+         peer runs in a separate process, so that peak memory is measured for it alone.
+share    Share of this machine's matrix-multiply rate that the compact preset reaches.
+data     Rate of the data path alone, on 20 M generated facts, against the compact model's rate.
+growth   Facts per second at 1, 10 and 100 times the facts, and at widths 128, 256 and 512.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from common import DATA, Machine, peak_gib, save_base
 from prixlm import KB, import_kb
-from prixlm.lm.encoding import Batch, BatchEncoder, Facts
+from prixlm.lm.encoding import Batch, BatchEncoder
 from prixlm.lm.model import PrixLM, attention_mask
 from prixlm.lm.token_cache import build_tokens
 from prixlm.lm.trim import pieces_to_keep
@@ -41,12 +41,8 @@ PEERS = ("trainer", "trainer, grouped", "prixlm", "prixlm, trimmed")
 # --- XLM-R-base against the Trainer --------------------------------------------------------------
 
 
-def draw_facts(supply: FactSupply, number: int) -> Facts:
-    return next(supply.blocks(0, number))
-
-
 class Collator:
-    """Rows padded to the longest, labels at the positions that predict them, the prefix mask."""
+    """Pads rows, and adds the prefix mask and labels at the positions that predict them."""
 
     def __init__(self, padding: int) -> None:
         self.padding = padding
@@ -55,11 +51,11 @@ class Collator:
         size = max(len(row["input_ids"]) for row in rows)
         ids = torch.full((len(rows), size), self.padding)
         labels = torch.full((len(rows), size), -100)
-        for place, row in enumerate(rows):
+        for i, row in enumerate(rows):
             tokens = torch.tensor(row["input_ids"])
-            ids[place, : len(tokens)] = tokens
+            ids[i, : len(tokens)] = tokens
             # [O] predicts the first object token; the last one to be predicted is [EOS].
-            labels[place, row["prefix"] - 1 : len(tokens) - 2] = tokens[row["prefix"] : -1]
+            labels[i, row["prefix"] - 1 : len(tokens) - 2] = tokens[row["prefix"] : -1]
         prefix = torch.tensor([row["prefix"] for row in rows])
         length = torch.tensor([len(row["input_ids"]) for row in rows])
         mask = attention_mask(prefix, length, size)
@@ -67,7 +63,7 @@ class Collator:
 
 
 class Clock(TrainerCallback):
-    """When each update ended."""
+    """Records when each update ended."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -77,6 +73,7 @@ class Clock(TrainerCallback):
 
 
 def run_trainer(model: PrixLM, rows: list[dict[str, Any]], args: argparse.Namespace) -> float:
+    """Return the facts per second of the `Trainer`; the first update is not counted."""
     clock = Clock()
     grouped = "grouped" in args.peer
     with tempfile.TemporaryDirectory() as folder:
@@ -107,14 +104,14 @@ def run_trainer(model: PrixLM, rows: list[dict[str, Any]], args: argparse.Namesp
 def run_ours(
     model: PrixLM, supply: FactSupply, config: PretrainConfig, args: argparse.Namespace
 ) -> float:
-    """Updates as the loop makes them, on the same number of facts; the first is not counted."""
+    """Return the facts per second of updates as the loop makes them, without the first one."""
     optimizer = make_optimizer(model, config.training)
     model.train()
     started = 0.0
-    facts = 0
+    num_facts = 0
     for turn, block in enumerate(supply.blocks(0, args.facts)):
         if turn == 1:
-            started, facts = time.perf_counter(), 0
+            started, num_facts = time.perf_counter(), 0
         if turn == args.updates + 1:
             break
         lengths = supply.batches.num_inputs(block)
@@ -123,31 +120,29 @@ def run_ours(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        facts += len(block)
-    return facts / (time.perf_counter() - started)
+        num_facts += len(block)
+    return num_facts / (time.perf_counter() - started)
 
 
 def run_peer(args: argparse.Namespace) -> dict[str, Any]:
-    """One way of training, in this process: its rate, its memory, its loss on one batch."""
+    """Run one peer in this process; return its rate, its memory and its loss on one batch."""
     torch.set_num_threads(args.threads)
     kb, trim = KB(args.kb), "trimmed" in args.peer
     keep = (lambda tokenizer: pieces_to_keep(kb, tokenizer)) if trim else None
     model = PrixLM.from_base(args.base, kb.languages, keep=keep)
     config = PretrainConfig()
-    cache = build_tokens(kb, model.encoder.tokenizer)
-    batches = BatchEncoder(model.encoder, kb, cache)
+    batches = BatchEncoder(model.encoder, kb, build_tokens(kb, model.encoder.tokenizer))
     supply = FactSupply(kb, batches, config.supply)
-    facts = draw_facts(supply, (args.updates + 1) * args.facts)
-    full = BatchEncoder(model.encoder, kb, cache, full=True)
+    facts = next(supply.blocks(0, (args.updates + 1) * args.facts))
+    rows = as_rows(model, batches.encode(facts))
     model.eval()
-    some = full.encode(facts.select(slice(0, 16)))
-    rows = as_rows(full.encode(facts))
     with torch.no_grad():
         if args.peer.startswith("trainer"):
             inputs = Collator(model.encoder.id("<pad>"))(rows[:16])
             loss = model.backbone(**inputs).loss.item()
         else:
-            loss = model.loss(some).item() / len(some.target)
+            batch = batches.encode(facts.select(slice(0, 16)))
+            loss = model.loss(batch).item() / len(batch.target)
     if args.peer.startswith("trainer"):
         rate = run_trainer(model, rows, args)
     else:
@@ -161,32 +156,35 @@ def run_peer(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def as_rows(batch: Batch) -> list[dict[str, Any]]:
+def as_rows(model: PrixLM, batch: Batch) -> list[dict[str, Any]]:
+    """Return a batch as rows that end with `[EOS]` and a separator, as the paper prints them."""
     lengths, prefixes = batch.length.tolist(), batch.prefix.tolist()
+    end = [model.encoder.id("[EOS]"), model.encoder.id(model.encoder.base.separator)]
     return [
-        {"input_ids": ids[:length].tolist(), "prefix": prefix}
+        {"input_ids": [*ids[:length].tolist(), *end], "prefix": prefix}
         for ids, length, prefix in zip(batch.ids, lengths, prefixes, strict=True)
     ]
 
 
 def compare_peers(kb: Path, work: Path, args: argparse.Namespace) -> None:
+    """Run all peers and print a table."""
     save_base(work / "base")
-    found = []
+    results = []
     for peer in PEERS:
         command = [sys.executable, __file__, "--peer", peer, "--kb", str(kb)]
         command += ["--base", str(work / "base"), "--facts", str(args.facts)]
         command += ["--rows", str(args.rows), "--budget", str(args.budget)]
         command += ["--updates", str(args.updates), "--threads", str(args.threads)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-        print(f"  {found[-1]}", file=sys.stderr)
-    losses = [row["loss"] for row in found[:3]]  # a trimmed softmax has fewer to share with
+        finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        results.append(json.loads(finished.stdout.splitlines()[-1]))
+        print(f"  {results[-1]}", file=sys.stderr)
+    losses = [row["loss"] for row in results[:3]]  # a trimmed vocabulary has another softmax
     assert max(losses) - min(losses) < 1e-3, f"the losses differ: {losses}"
     print(f"\nLoss of one batch: {', '.join(f'{loss:.4f}' for loss in losses)}.\n")
     print("| XLM-R-base shape | pieces | facts/s | peak GiB | against plain | against grouped |")
     print("|---|---|---|---|---|---|")
-    plain, grouped = (row["facts_per_second"] for row in found[:2])
-    for row in found:
+    plain, grouped = (row["facts_per_second"] for row in results[:2])
+    for row in results:
         rate = row["facts_per_second"]
         print(
             f"| {row['peer']} | {row['pieces']:,} | {rate:.2f} | {row['peak_gib']:.1f} "
@@ -198,10 +196,10 @@ def compare_peers(kb: Path, work: Path, args: argparse.Namespace) -> None:
 
 
 def operations(model: PrixLM, batch: Batch) -> float:
-    """Multiplications and additions that `loss` and its gradient make in matrix products.
+    """Return the floating-point operations of the matrix products of `loss` and its gradient.
 
-    Real tokens only; the last layer's queries and feed-forward part at the predicted positions
-    only. What attention skips by its mask is counted as done, what padding costs is not.
+    Counts real tokens only, and the last layer's queries and feed-forward part at the predicted
+    positions only. Masked attention counts as computed; padding does not.
     """
     config = model.backbone.config
     width, layers = config.hidden_size, config.num_hidden_layers
@@ -218,7 +216,7 @@ def operations(model: PrixLM, batch: Batch) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Of some updates: facts, and operations in matrix products, ours and the machine's."""
+    """Rates per second of some updates, and of the machine's matrix products meanwhile."""
 
     facts: float
     operations: float
@@ -226,59 +224,61 @@ class Rates:
 
     @property
     def share(self) -> float:
+        """Share of the machine's rate that training reaches."""
         return self.operations / self.machine
 
 
 def train_some(task: PretrainTask, model: PrixLM, config: PretrainConfig, num_steps: int) -> Rates:
-    """Some updates, after two that are not counted."""
+    """Measure `num_steps` updates, after two that are not counted."""
     optimizer = make_optimizer(model, config.training)
     model.train()
-    machine, seconds, facts, done = Machine(), 0.0, 0, 0.0
+    machine, seconds, num_facts, num_operations = Machine(), 0.0, 0, 0.0
     for turn, step in zip(range(num_steps + 2), task.steps(0, 0, 1), strict=False):
         started = time.perf_counter()
-        for part in step.batches:
-            batch = task.batches.encode(part)
+        for facts_of_pass in step.batches:
+            batch = task.batches.encode(facts_of_pass)
             torch.autograd.backward(model.loss(batch) / step.normaliser)
-            done += operations(model, batch)
+            num_operations += operations(model, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seconds += time.perf_counter() - started
         machine.measure()
-        facts += step.num_facts
+        num_facts += step.num_facts
         if turn == 1:
-            machine, seconds, facts, done = Machine(), 0.0, 0, 0.0
-    return Rates(facts / seconds, done / seconds, machine.rate)
+            machine, seconds, num_facts, num_operations = Machine(), 0.0, 0, 0.0
+    return Rates(num_facts / seconds, num_operations / seconds, machine.rate)
 
 
 def measure_share(kb: KB, num_steps: int) -> float:
+    """Print the share of the machine's rate in three rounds; return the median facts per second."""
     config = PretrainConfig.preset("compact")
     model = make_model(kb, config)
     task = PretrainTask(kb, model, config)
     print("\n| compact preset | facts/s | Gflop/s in products | machine's Gflop/s | share |")
     print("|---|---|---|---|---|")
-    found = [train_some(task, model, config, num_steps) for _ in range(3)]
-    for rates in found:
+    rounds = [train_some(task, model, config, num_steps) for _ in range(3)]
+    for rates in rounds:
         print(
             f"| | {rates.facts:,.0f} | {rates.operations / 1e9:.0f} "
             f"| {rates.machine / 1e9:.0f} | {rates.share:.0%} |"
         )
-    return float(np.median([rates.facts for rates in found]))
+    return float(np.median([rates.facts for rates in rounds]))
 
 
 # --- the data path --------------------------------------------------------------------------------
 
 
 def generate_kb(folder: Path, num_facts: int, seed: int = 0) -> KB:
-    """A KB in four languages: three quarters triples, one quarter directed links."""
+    """Generate a KB in four languages: three quarters triples, one quarter directed links."""
     generator = np.random.default_rng(seed)
     codes = ("en", "fi", "el", "ja")
     num_triples = num_facts * 3 // 4 // len(codes)
     num_entities = max(50, num_facts // 4 // 12)  # each has three links, in four languages
     letters = np.array([a + b for a in "kmnprstvlj" for b in ("a", "e", "io", "u", "ala", "än")])
     names = {}
-    for lang in codes:  # about as many tokens as real names have
-        number = np.arange(num_entities)
+    for lang in codes:  # names of four syllables have about as many tokens as real ones
+        number = np.arange(num_entities)  # its digits, in base len(letters), are the syllables
         name = np.full(num_entities, {"el": "Κ", "ja": "東"}.get(lang, "S"))
         for _ in range(4):
             number, digit = np.divmod(number, len(letters))
@@ -306,8 +306,8 @@ def generate_kb(folder: Path, num_facts: int, seed: int = 0) -> KB:
 _FACTS = pa.schema([(name, pa.string()) for name in ("lang", "subject", "relation", "object")])
 
 
-def stream(kb_folder: Path, model_folder: Path, most: int) -> dict[str, Any]:
-    """One epoch of batches, encoded and thrown away; in a process of its own, for its memory."""
+def stream(kb_folder: Path, model_folder: Path, max_facts: int) -> dict[str, Any]:
+    """Encode the batches of one epoch and drop them; return rates and memory."""
     started = time.perf_counter()
     kb, model = KB(kb_folder), PrixLM.load(model_folder)
     before = peak_gib()
@@ -315,29 +315,30 @@ def stream(kb_folder: Path, model_folder: Path, most: int) -> dict[str, Any]:
     supply = dataclasses.replace(SupplyConfig(), max_tokens=30)
     task = PretrainTask(kb, model, dataclasses.replace(config, supply=supply, batch=1024))
     ready = time.perf_counter()
-    facts = 0
+    num_facts = 0
     for step in task.steps(0, 0, 1):
-        for part in step.batches:
-            facts += len(task.batches.encode(part).ids)
-        if facts >= most:
+        for facts_of_pass in step.batches:
+            num_facts += len(task.batches.encode(facts_of_pass).ids)
+        if num_facts >= max_facts:
             break
     seconds = time.perf_counter() - ready
     return {
         "facts": len(task.supply),
         "prepare_s": ready - started,
-        "facts_per_second": facts / seconds,
+        "facts_per_second": num_facts / seconds,
         "peak_gib": peak_gib(),
         "before_gib": before,
     }
 
 
 def measure_data(work: Path, millions: float, consumed: float) -> None:
+    """Print the rate of the data path, measured in a separate process for its peak memory."""
     (work / "stream").mkdir()
     kb = generate_kb(work / "stream", round(millions * 1e6))
     make_model(kb, PretrainConfig.preset("compact")).save(work / "stream" / "model")
     command = [sys.executable, __file__, "--stream", str(work / "stream")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    row = json.loads(done.stdout.splitlines()[-1])
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    row = json.loads(finished.stdout.splitlines()[-1])
     print(
         f"\nData path alone: {row['facts']:,} facts an epoch, ready after {row['prepare_s']:.0f} s "
         f"(tokenised by then), {row['facts_per_second']:,.0f} facts/s encoded, peak "
@@ -352,6 +353,7 @@ def measure_data(work: Path, millions: float, consumed: float) -> None:
 
 
 def measure_growth(work: Path, num_steps: int) -> None:
+    """Print how the rate changes with the number of facts and with the model's width."""
     config = PretrainConfig.preset("compact")
     print("\n| facts | prepare s | facts/s | steps of an epoch | peak GiB so far |")
     print("|---|---|---|---|---|")

@@ -1,11 +1,11 @@
-"""A small KB in Wikidata's JSON format, to try QuickStatements with: 53 countries, their capitals
+"""Make a small dump in Wikidata's JSON format, to try QuickStatements: 53 countries, their capitals
 and their languages, with Wikidata's own ids.
 
     python examples/wikidata.py --world world --to sample.json
 
 Names and facts come from the world KB (`prixlm import --format world --to world`). Some are left
-out, as Wikidata itself lacks some: of the capitals, one in six does not say what it is the
-capital of (P1376), and of all things, one in five has no Estonian name.
+out, because Wikidata has gaps too: one capital in six has no P1376 (capital of), and one entity in
+five has no Estonian name.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 
 from prixlm import KB
 
-# A country by its ISO code, and its capital.
+# ISO code, country, capital.
 COUNTRIES = """
     FI Q33 Q1757  SE Q34 Q1754  NO Q20 Q585   DK Q35 Q1748   IS Q189 Q1764  EE Q191 Q1770
     LV Q211 Q1773 LT Q37 Q216   PL Q36 Q270   DE Q183 Q64    FR Q142 Q90    ES Q29 Q2807
@@ -27,6 +27,7 @@ COUNTRIES = """
     EG Q79 Q85    MA Q1028 Q3551 TR Q43 Q3640 IR Q794 Q3616  KR Q884 Q8684  TH Q869 Q1861
     VN Q881 Q1858 CL Q298 Q2887 PE Q419 Q2868 CO Q739 Q2841  CY Q229 Q3856
 """
+# Language code, item.
 LANGUAGES = """
     en Q1860 fi Q1412 sv Q9027 da Q9035 is Q294 et Q9072 lv Q9078 lt Q9083 pl Q809 de Q188 fr Q150
     es Q1321 it Q652 pt Q5146 nl Q7411 hu Q9067 cs Q9056 sk Q9058 sl Q9063 hr Q6654 ro Q7913
@@ -34,6 +35,7 @@ LANGUAGES = """
     tr Q256 fa Q9168
     ko Q9176 th Q9217 vi Q9199
 """
+# Relations of the world KB and their properties.
 RELATIONS = {
     "relation/capital": "P36",
     "relation/country": "P17",
@@ -41,6 +43,7 @@ RELATIONS = {
     "relation/neighbouring-country": "P47",
     "relation/language-spoken": "P2936",
 }
+# English names of the properties.
 PROPERTIES = {
     "P36": "capital",
     "P1376": "capital of",
@@ -49,10 +52,12 @@ PROPERTIES = {
     "P47": "shares border with",
     "P2936": "language used",
 }
-NAMED = ("en", "de", "fr", "es", "it", "fi", "et")
+# Languages that items have names in.
+LABEL_LANGUAGES = ("en", "de", "fr", "es", "it", "fi", "et")
 
 
 def main() -> None:
+    """Write the dump."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world", type=Path, required=True)
     parser.add_argument("--to", type=Path, required=True)
@@ -64,7 +69,7 @@ def main() -> None:
 
 
 def make_entities(kb: KB) -> list[dict[str, Any]]:
-    """Items and properties as Wikidata writes them."""
+    """Return items and properties as Wikidata writes them."""
     facts = kb.query(
         "SELECT s.key, r.key, o.key FROM triples t JOIN entities s ON s.id = t.subject "
         "JOIN entities o ON o.id = t.object JOIN relations r ON r.id = t.relation "
@@ -76,16 +81,17 @@ def make_entities(kb: KB) -> list[dict[str, Any]]:
     for subject, relation, object_ in facts:
         if relation in RELATIONS and subject in items and object_ in items:
             claims[items[subject]].append((RELATIONS[relation], items[object_]))
-    for place, (country, capital) in enumerate(sorted(capitals.items())):
-        if country in items and place % 6:
+    # Five in six capitals say what they are the capital of.
+    for number, (country, capital) in enumerate(sorted(capitals.items())):
+        if country in items and number % 6:
             claims[items[capital]].append(("P1376", items[country]))
     names = _names(kb, items)
-    found = [_property(key, name) for key, name in PROPERTIES.items()]
-    return found + [_item(item, names[item], claims[item]) for item in claims]
+    properties = [_property(key, name) for key, name in PROPERTIES.items()]
+    return properties + [_item(item, names[item], claims[item]) for item in claims]
 
 
 def _items(capitals: dict[str, str]) -> dict[str, str]:
-    """Wikidata's ids by the world KB's keys."""
+    """Return the ids of Wikidata by the keys of the world KB."""
     words = COUNTRIES.split()
     items = {}
     for code, country, capital in zip(words[::3], words[1::3], words[2::3], strict=True):
@@ -99,9 +105,10 @@ def _items(capitals: dict[str, str]) -> dict[str, str]:
 
 
 def _names(kb: KB, items: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return the names of items by id and language; one in five has no Estonian name."""
     rows = kb.query(
         "SELECT key, lang, name FROM entities WHERE list_contains($langs, lang) ORDER BY ALL",
-        {"langs": list(NAMED)},
+        {"langs": list(LABEL_LANGUAGES)},
     ).fetchall()
     names: dict[str, dict[str, str]] = {item: {} for item in items.values()}
     for key, lang, name in rows:
@@ -119,6 +126,7 @@ def _property(key: str, name: str) -> dict[str, Any]:
 
 
 def _item(item: str, names: dict[str, str], claims: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return an item with its labels and its claims, given as property and value."""
     statements: dict[str, list[dict[str, Any]]] = {}
     for relation, other in claims:
         value = {"entity-type": "item", "id": other, "numeric-id": int(other[1:])}

@@ -1,16 +1,26 @@
-"""A toy KB in several scripts, and where the benchmark data is."""
+"""Fixtures for every room: a toy KB in several scripts, the world KB, tiny base models.
+
+Hypothesis runs the profile `ci`, a tenth of the examples of `full`; `PRIXLM_TEST_FULL=1` (as
+`make test-full` sets it) selects `full`.
+"""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Two test processes with two threads each wait for each other most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from prixlm import KB, import_kb
+
+hypothesis.settings.register_profile("ci", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("full", max_examples=500, deadline=None)
+hypothesis.settings.load_profile("full" if os.environ.get("PRIXLM_TEST_FULL") else "ci")
 
 DATA = Path(os.environ.get("PRIXLM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -43,6 +53,14 @@ ar\tفنلندا\ten\tFinland
 """
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_sync() -> Iterator[None]:
+    """Skip flushes to disk, a tenth of an import: they matter after a power cut only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The benchmark data beside the project."""
@@ -51,8 +69,15 @@ def data() -> Path:
     return DATA
 
 
+@pytest.fixture(scope="session")
+def dbp5l(data: Path, tmp_path_factory: pytest.TempPathFactory) -> KB:
+    """DBP-5L with its published split; it takes two seconds, so tests share it and do not write."""
+    return import_kb([data / "dbp5l"], tmp_path_factory.mktemp("dbp5l") / "kb")
+
+
 @pytest.fixture
 def toy_files(tmp_path: Path) -> list[Path]:
+    """The toy KB's sources: a table of facts and one of links."""
     files = [tmp_path / "facts.tsv", tmp_path / "links.tsv"]
     files[0].write_text(TOY_FACTS, "utf-8")
     files[1].write_text(TOY_LINKS, "utf-8")
@@ -61,11 +86,22 @@ def toy_files(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def toy(toy_files: list[Path], tmp_path: Path) -> KB:
+    """A KB of 13 facts in five languages, imported again for each test."""
     return import_kb(toy_files, tmp_path / "toy")
 
 
 @pytest.fixture(scope="session")
+def shared_toy(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    """The toy KB, imported once: for tests that do not write to it (token caches are no harm)."""
+    folder = tmp_path_factory.mktemp("shared-toy")
+    (folder / "facts.tsv").write_text(TOY_FACTS, "utf-8")
+    (folder / "links.tsv").write_text(TOY_LINKS, "utf-8")
+    return import_kb([folder / "facts.tsv", folder / "links.tsv"], folder / "toy")
+
+
+@pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    """The embedded world KB in the paper's 17 languages; shared, so tests must not change it."""
     return import_kb([], tmp_path_factory.mktemp("world") / "kb", format="world")
 
 

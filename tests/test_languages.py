@@ -1,6 +1,8 @@
 """Language codes as Wikidata, DBpedia, CLDR and XLM-R spell them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prixlm.errors import PrixError
 from prixlm.languages import normalise, parse_languages, script_of_language, script_of_text
@@ -36,3 +38,14 @@ def test_scripts_are_told_from_language_and_text() -> None:
     assert [script_of_text(t) for t in ("Åbo", "తెలుగు", "東京", "서울", "2001", "")] == [
         *("Latn", "Telu", "Hani", "Hang", "", "")
     ]
+
+
+@given(st.text(max_size=12) | st.from_regex(r"[A-Za-z]{1,8}([-_][A-Za-z0-9]{1,8}){0,4}"))
+def test_a_language_code_is_one_that_stays_or_none(code: str) -> None:
+    lang = normalise(code)
+    assert lang is None or (lang.isalpha() and lang.islower() and normalise(lang) == lang)
+
+
+def test_no_language_at_all_is_an_error() -> None:
+    with pytest.raises(PrixError, match="no language given"):
+        parse_languages([])

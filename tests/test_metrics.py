@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prixlm.metrics import at_levels, average_precision, figures, mean_figures, reliability
+from prixlm.metrics import at_levels, average_precision, figures, reliability
 
 
 def test_figures_are_those_worked_by_hand() -> None:
@@ -23,12 +23,6 @@ def test_a_rank_beyond_the_limit_counts_as_nothing() -> None:
 
 def test_no_facts_have_no_figures() -> None:
     assert figures(np.zeros(0)).number == 0 and math.isnan(figures(np.zeros(0)).mrr)
-
-
-def test_the_mean_is_over_languages_not_over_facts() -> None:
-    mean = mean_figures([figures(np.array([1.0])), figures(np.array([2.0, 2.0, 2.0]))])
-    assert mean.number == 4 and mean.mrr == pytest.approx(0.75)
-    assert mean.hits_1 == pytest.approx(0.5)
 
 
 def test_reliability_equals_a_hand_worked_example() -> None:
@@ -71,7 +65,7 @@ def test_a_perfect_confidence_is_off_by_as_much_as_chance_says() -> None:
 
 
 def test_precision_and_recall_at_levels() -> None:
-    found = at_levels(np.array([0.96, 0.9, 0.6, 0.3]), np.array([1, 0, 1, 1]), hidden=5)
+    found = at_levels(np.array([0.96, 0.9, 0.6, 0.3]), np.array([1, 0, 1, 1]), num_held_out=5)
     assert [(one.proposed, one.precision, one.recall) for one in found[:2]] == [
         (3, 2 / 3, 2 / 5),
         (2, 1 / 2, 1 / 5),
@@ -82,7 +76,7 @@ def test_precision_and_recall_at_levels() -> None:
 
 def test_average_precision_equals_a_hand_worked_example_and_a_librarys() -> None:
     sure, right = np.array([0.9, 0.7, 0.7, 0.2]), np.array([1, 0, 1, 1])
-    # One of one, then two of three, then three of four, each with a new one of the five hidden.
+    # One of one, then two of three, then three of four, each with a new one of the five held out.
     assert average_precision(sure, right, 5) == pytest.approx((1 + 2 / 3 + 3 / 4) / 5)
     assert np.isnan(average_precision(sure, right, 0))
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is of the extra `model`")

@@ -1,12 +1,21 @@
 """Build and complete multilingual knowledge bases with a language model: Prix-LM.
 
-    import prixlm
+The public names are those of `__all__`. Seven verbs do the work:
 
-    kb = prixlm.import_kb([], "world", format="world")
-    kb.find("Suomi", "fi")
+- `import_kb` reads dumps into a KB folder, `split_kb` holds facts out;
+- `pretrain` trains a Prix-LM, `mirror` an entity encoder, `train_graph` a graph embedding;
+- `enrich` proposes facts that a KB lacks, `export` writes proposals for other tools.
 
-The public names are the ones in `__all__`; they are imported when they are first used, so that
-`import prixlm` costs nothing.
+Each takes a config with the defaults of the paper, and each resumes after a stop. The nouns are the
+KB and its parts, the models, and the classes that ask them.
+
+Example:
+    >>> import prixlm
+    >>> kb = prixlm.import_kb([], "world", format="world", langs=["en", "fi"])
+    >>> [entity.name for entity in kb.find("Suomi", "fi")]
+    ['Suomi']
+
+Names are imported when they are first used: `import prixlm` does not import numpy or torch.
 """
 
 import importlib
@@ -14,20 +23,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prixlm.decoding.completer import Completer, SearchConfig
+    from prixlm.enrichment.export import ExportConfig, export
+    from prixlm.enrichment.run import EnrichConfig, enrich
+    from prixlm.entities.encoder import EntityEncoder
+    from prixlm.entities.linker import EntityLinker
+    from prixlm.entities.mirror import MirrorConfig, mirror
     from prixlm.errors import PrixError
     from prixlm.importers.run import import_kb
-    from prixlm.kb.split import SplitConfig, known_objects, split_kb, unseen_triples
+    from prixlm.kb.split import SplitConfig, split_kb
     from prixlm.kb.store import KB
     from prixlm.lm.model import PrixLM
-    from prixlm.training.pretrain import PretrainConfig
+    from prixlm.rankers.complex import GraphConfig, train_graph
+    from prixlm.training.pretrain import PretrainConfig, pretrain
     from prixlm.types import Answer, Entity, Link, Query, Triple
 
 __all__ = [
     "KB",
     "Answer",
     "Completer",
+    "EnrichConfig",
     "Entity",
+    "EntityEncoder",
+    "EntityLinker",
+    "ExportConfig",
+    "GraphConfig",
     "Link",
+    "MirrorConfig",
     "PretrainConfig",
     "PrixError",
     "PrixLM",
@@ -35,26 +56,40 @@ __all__ = [
     "SearchConfig",
     "SplitConfig",
     "Triple",
+    "enrich",
+    "export",
     "import_kb",
-    "known_objects",
+    "mirror",
+    "pretrain",
     "split_kb",
-    "unseen_triples",
+    "train_graph",
 ]
 
 _HOMES = {
-    "prixlm.decoding.completer": ["Completer", "SearchConfig"],
-    "prixlm.errors": ["PrixError"],
-    "prixlm.types": ["Answer", "Entity", "Link", "Query", "Triple"],
-    "prixlm.importers.run": ["import_kb"],
-    "prixlm.kb.split": ["SplitConfig", "known_objects", "split_kb", "unseen_triples"],
-    "prixlm.kb.store": ["KB"],
-    "prixlm.lm.model": ["PrixLM"],
-    "prixlm.training.pretrain": ["PretrainConfig"],
+    "prixlm.decoding.completer": ("Completer", "SearchConfig"),
+    "prixlm.enrichment.export": ("ExportConfig", "export"),
+    "prixlm.enrichment.run": ("EnrichConfig", "enrich"),
+    "prixlm.entities.encoder": ("EntityEncoder",),
+    "prixlm.entities.linker": ("EntityLinker",),
+    "prixlm.entities.mirror": ("MirrorConfig", "mirror"),
+    "prixlm.errors": ("PrixError",),
+    "prixlm.importers.run": ("import_kb",),
+    "prixlm.kb.split": ("SplitConfig", "split_kb"),
+    "prixlm.kb.store": ("KB",),
+    "prixlm.lm.model": ("PrixLM",),
+    "prixlm.rankers.complex": ("GraphConfig", "train_graph"),
+    "prixlm.training.pretrain": ("PretrainConfig", "pretrain"),
+    "prixlm.types": ("Answer", "Entity", "Link", "Query", "Triple"),
 }
 
 
 def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'prixlm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

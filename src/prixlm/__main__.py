@@ -1,4 +1,4 @@
-"""`python -m prixlm`: the command line, for `torchrun -m prixlm`."""
+"""`python -m prixlm`: the command line, also for `torchrun -m prixlm`."""
 
 from prixlm.cli.app import main
 

@@ -1,9 +1,9 @@
-"""Configurations: frozen dataclasses, from a TOML file and back to one.
+"""Configurations: frozen dataclasses, read from TOML and written to TOML.
 
     config = read_config("run.toml", PretrainConfig.preset("compact"))
 
-A table of the file is a nested dataclass; what the file does not name keeps its default. A wrong
-name or a wrong kind of value is one clear line.
+A table of the file is a nested dataclass. A setting that the file does not name keeps its default.
+An unknown name or a value of the wrong type is refused with one line.
 """
 
 import dataclasses
@@ -13,15 +13,13 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
-import tomli_w
-
 from prixlm.errors import PrixError
 
 Config = TypeVar("Config")
 
 
 def read_config(path: Path | str, defaults: Config) -> Config:
-    """The defaults with what a TOML file says instead."""
+    """Return `defaults` with the settings of a TOML file in their place."""
     try:
         values = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
@@ -32,7 +30,11 @@ def read_config(path: Path | str, defaults: Config) -> Config:
 
 
 def changed(config: Config, flags: dict[str, dict[str, Any]]) -> Config:
-    """A config with the flags that were given (not None), by table; "" is the top one."""
+    """Return a config with the command-line flags that were given, that is, are not None.
+
+    flags: by table of the config, then by name; "" is the top level.
+    """
+    # An option that was not given is None: the config file or the default decides.
     changes = {name: value for name, value in flags.get("", {}).items() if value is not None}
     for table, values in flags.items():
         given = {name: value for name, value in values.items() if value is not None}
@@ -42,20 +44,25 @@ def changed(config: Config, flags: dict[str, dict[str, Any]]) -> Config:
 
 
 def to_toml(config: Any) -> str:
-    """A configuration as TOML, so that it can be given again. What is None is left out."""
+    """Return a config as TOML that `read_config` reads back. Settings of None are left out."""
+    import tomli_w  # of the model extra, which a plain installation does without
+
     return tomli_w.dumps(_without_none(dataclasses.asdict(config)))
 
 
 def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """The settings in which two configurations differ, such as `training.lr`; given as dicts."""
-    found = []
+    """Return the names of settings, such as `training.lr`, in which two configs differ.
+
+    The configs are given as dicts.
+    """
+    names = []
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name), other.get(name)
         if isinstance(left, dict) and isinstance(right, dict):
-            found += [f"{name}.{inner}" for inner in differing(left, right)]
+            names += [f"{name}.{inner}" for inner in differing(left, right)]
         elif left != right:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
@@ -67,14 +74,15 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(config: Config, values: dict[str, Any], where: str) -> Config:
+    """Return `config` with checked values; `where` names the file and table in errors."""
     kinds = typing.get_type_hints(type(config))
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in kinds:
-            raise PrixError(f"{where} has {name}, which is no setting: {', '.join(kinds)}.")
+            raise PrixError(f"{where}: unknown setting {name}. Expected one of {', '.join(kinds)}.")
         if dataclasses.is_dataclass(kinds[name]):
             if not isinstance(value, dict):
-                raise PrixError(f"{where}: {name} is a table, [{name}], not a value.")
+                raise PrixError(f"{where}: {name} is a value, expected a table [{name}].")
             changes[name] = _replaced(getattr(config, name), value, f"{where} [{name}]")
         else:
             changes[name] = _checked(value, kinds[name], f"{where}: {name}")
@@ -82,7 +90,8 @@ def _replaced(config: Config, values: dict[str, Any], where: str) -> Config:
 
 
 def _checked(value: Any, kind: Any, where: str) -> Any:
-    """A value of TOML as the field wants it: lists as tuples, whole numbers as floats."""
+    """Return a TOML value as its field's type: lists as tuples, whole numbers as floats."""
+    # `X | None` is checked as X: TOML has no null. `Literal` lists its words.
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         kind = next(part for part in parts if part is not types.NoneType)
@@ -95,6 +104,7 @@ def _checked(value: Any, kind: Any, where: str) -> Any:
         return tuple(_checked(item, parts[0], where) for item in value)
     if kind is float and type(value) is int:
         return float(value)
+    # Not isinstance: True is an int for Python, but not a number of epochs.
     if type(value) is not (origin or kind):
         found, expected = type(value).__name__, (origin or kind).__name__
         raise PrixError(f"{where} is {value!r} ({found}); expected {expected}.")

@@ -1,15 +1,15 @@
 """The demo: the main job on the embedded world KB, in a few minutes on two cores.
 
     DEMO/kb         the world KB
-    DEMO/split      the same, with 30 % of the Estonian, Telugu and Lao facts hidden
+    DEMO/split      the same, with 30 % of the Estonian, Telugu and Lao facts held out
     DEMO/model      a small Prix-LM (All) of the split; DEMO/single/LANG are Prix-LM (Single)
     DEMO/encoder    its Mirror variant
-    DEMO/proposals  what the three languages lack, with confidence and origin
+    DEMO/proposals  facts that the three languages lack, with confidence and origin
     DEMO/facts.nq   the proposals as N-Quads;  DEMO/facts.tsv  as a table
     DEMO/report     a page with all of it
 
-Every step is a library call that a command makes too. A demo that was stopped goes on where it was,
-and a finished one is made anew.
+Every step is a library call that a command makes too. An interrupted demo resumes. A finished demo
+is removed and made again.
 """
 
 import json
@@ -22,20 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from prixlm.decoding.completer import Completer, SearchConfig
-from prixlm.enrichment.export import ExportConfig, export_proposals
-from prixlm.enrichment.gaps import MissingConfig
+from prixlm.enrichment.export import ExportConfig, export
+from prixlm.enrichment.gaps import GapConfig
 from prixlm.enrichment.proposals import read_manifest
 from prixlm.enrichment.report import Report, write_report
 from prixlm.enrichment.run import EnrichConfig, enrich
 from prixlm.entities.linker import EntityLinker
-from prixlm.entities.mirror import MirrorConfig, mirror_tune
+from prixlm.entities.mirror import MirrorConfig, mirror
 from prixlm.errors import PrixError
 from prixlm.evaluation.proposals import (
     Trial,
     judge_proposals,
-    judged_grids,
+    judged_tables,
     reliability_curves,
-    trial_grids,
+    trial_tables,
     try_enrichment,
 )
 from prixlm.files import write_atomically
@@ -47,19 +47,29 @@ from prixlm.metrics import figures
 from prixlm.rankers.fusion import FusionConfig
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.lm import ModelRanker
-from prixlm.reports.grids import Grid
+from prixlm.reports.tables import ResultTable
 from prixlm.training.pretrain import PretrainConfig, pretrain
 from prixlm.types import Answer, Asked, Entity, Progress, Query
 
-_Question = tuple[Query, list[str], list[str]]
-"""What is asked, what is true, and what else is true but was trained on."""
-_FOLDERS = ("report", "proposals", "encoder", "single", "model", "split", "kb")
 INTO = ("et", "te", "lo")
-"""The languages that are thin, and are enriched."""
+"""Languages with few facts, which the demo enriches."""
 LANGUAGES = (*INTO, "th", "ja", "ru")
-"""Those whose names are asked for."""
-_KNOWN = ("train", "valid")
-"""What is not hidden."""
+"""Languages that the demo translates English names into."""
+KNOWN = ("train", "valid")
+"""Splits that the enrichment may use; the test facts are held out."""
+_FOLDERS = ("report", "proposals", "encoder", "single", "model", "split", "kb")
+_BATCH = 16
+"""Queries per call of the completer, so that the progress bar moves."""
+_INTRODUCTION = (
+    "The world KB (countries, languages, currencies, cities; from CLDR and GeoNames) with 30 % of "
+    "the Estonian, Telugu and Lao facts held out, and the proposals for them. The proposals "
+    "combine a small Prix-LM, trained for a few minutes on two cores, with the facts of the other "
+    "languages. All languages of this KB state the same facts, so carrying facts over is nearly "
+    "perfect here and proves little: the demo shows the steps."
+)
+
+# Questions whose answer is a test fact: subject name, relation, test objects, other objects. md5
+# shuffles the questions, the same way every time.
 _FACTS = """
     SELECT s.name, t.relation, list(DISTINCT o.name) FILTER (t.split = 'test'),
         list(DISTINCT o.name) FILTER (t.split <> 'test')
@@ -70,8 +80,9 @@ _FACTS = """
     GROUP BY s.name, t.relation, t.subject
     ORDER BY md5(CAST(t.subject * 1000 + t.relation AS VARCHAR)) LIMIT $number
 """
+# English names with the names of the same concept in another language, shuffled likewise.
 _NAMES = """
-    SELECT a.name, list(DISTINCT b.name), NULL
+    SELECT a.name, list(DISTINCT b.name)
     FROM entities a JOIN entities b ON b.concept = a.concept
     WHERE a.lang = 'en' AND b.lang = $lang GROUP BY a.name, a.concept
     ORDER BY md5(CAST(a.concept AS VARCHAR)) LIMIT $number
@@ -82,8 +93,9 @@ _NAMES = """
 class DemoConfig:
     """How much the demo does."""
 
+    langs: tuple[str, ...] | None = None  # languages of the KB; None: the paper's 17
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("demo"))
-    single_epochs: int = 8
+    single_epochs: int = 8  # of each Prix-LM (Single)
     mirror: MirrorConfig = field(
         default_factory=lambda: replace(
             MirrorConfig.preset("compact"), positives="links", number=60_000
@@ -92,45 +104,52 @@ class DemoConfig:
     fusion: FusionConfig = field(
         default_factory=lambda: FusionConfig(facts=400, depth=10, smallest=50, parts=4)
     )
-    relations: tuple[str, ...] | None = None  # that are enriched; all if none
-    asked: int = 25  # test facts and names of each language that are shown or counted
-    tried: int = 150  # test facts of each language that the confidence is tried on
+    relations: tuple[str, ...] | None = None  # relations to enrich; None: all
+    asked: int = 25  # test facts and names to ask for, per language
+    tried: int = 150  # test facts to test the confidence on, per language
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found."""
+    """The results of the demo, for printing."""
 
     kb: KB
     model: PrixLM
-    facts: list[Asked]
-    names: list[Asked]
-    linked: list[tuple[str, list[Answer], list[Entity]]]
-    hits: list[Grid]
-    manifest: dict[str, Any]
+    facts: list[Asked]  # held-out facts, completed
+    names: list[Asked]  # English names, translated
+    linked: list[tuple[str, list[Answer], list[Entity]]]  # mentions with the nearest entities
+    hits: list[ResultTable]
+    manifest: dict[str, Any]  # of the proposals
     trials: list[Trial]
     report: Path
-    timings: dict[str, float]
+    timings: dict[str, float]  # seconds by step
+
+    @property
+    def tables(self) -> list[ResultTable]:
+        """The result tables for a terminal: trials on all test facts, not on subsets."""
+        return [*self.hits, *trial_tables([t for t in self.trials if t.subset == "all"])]
 
 
 def run_demo(to: Path, progress: Progress | None = None, config: DemoConfig | None = None) -> Demo:
-    """All of it, step by step."""
+    """Run all steps in the folder `to`."""
     config = config or DemoConfig()
     to.mkdir(parents=True, exist_ok=True)
     clock = _Clock(to)
     if (to / "report" / "report.html").exists():
-        clock.start_anew()
+        clock.start_over()
     with clock("import and split"):
-        split = _make_split(to, progress)
+        split = _make_split(to, config, progress)
     with clock("pretrain Prix-LM (All)"):
         model = pretrain(split, to / "model", config.pretrain, progress)
     with clock("pretrain Prix-LM (Single)"):
-        singles = {lang: _single(split, to, lang, config, progress) for lang in INTO}
+        singles = {lang: _pretrain_single(split, to, lang, config, progress) for lang in INTO}
     with clock("complete and translate"):
-        facts, names = ask_demo(split, model, progress, config.asked)
-        hits = _hits(split, model, singles, config.tried)
+        completer = Completer(model, split, progress)
+        facts = ask_facts(completer, config.asked, progress)
+        names = ask_names(completer, config.asked, progress)
+        hits = _count_hits(completer, singles, config.tried)
     with clock("Mirror"):
-        encoder = mirror_tune(to / "model", to / "encoder", config.mirror, split, progress)
+        encoder = mirror(to / "model", to / "encoder", config.mirror, split, progress)
     with clock("link"):
         linked = _link(EntityLinker(encoder, split, progress=progress))
     with clock("enrich"):
@@ -140,38 +159,14 @@ def run_demo(to: Path, progress: Progress | None = None, config: DemoConfig | No
             split, INTO, to / "model", config=config.fusion, most=config.tried, progress=progress
         )
     with clock("export"):
-        for format, name in (("nq", "facts.nq"), ("tsv", "facts.tsv")):
-            (to / name).unlink(missing_ok=True)
-            export_proposals(to / "proposals", to / name, ExportConfig(format=format))
-    report = Report(
-        split,
-        to / "proposals",
-        title="Estonian, Telugu and Lao, enriched",
-        introduction=(
-            "The world KB (countries, languages, currencies, cities; from CLDR and GeoNames) with "
-            "30 % of the Estonian, Telugu and Lao facts hidden, and what a small Prix-LM of two "
-            "cores and a few minutes, the facts of the other languages, and both together "
-            "propose in their place. All languages of this KB state the same facts, so carrying "
-            "them over is nearly perfect here and proves little: the point is to see each step."
-        ),
-        command=f"prixlm demo --to {to.name}",
-        grids=[
-            *hits,
-            *judged_grids(judge_proposals(split, to / "proposals", _KNOWN)),
-            *trial_grids(trials),
-        ],
-        reliability=reliability_curves(trials),
-        loss=to / "model" / "loss.png" if (to / "model" / "loss.png").exists() else None,
-        timings=clock.seconds,
-        langs=(*INTO, "en"),
-    )
-    page = write_report(to / "report", report)
+        _export(to)
+    page = _write_report(split, to, hits, trials, clock.seconds)
     kb = KB(to / "kb")
     return Demo(kb, model, facts, names, linked, hits, manifest, trials, page, clock.seconds)
 
 
 class _Clock:
-    """Seconds by step, over all stretches of a demo that was stopped."""
+    """Seconds by step, added up over all runs of an interrupted demo."""
 
     def __init__(self, to: Path) -> None:
         self.to, self.path = to, to / "timings.json"
@@ -179,9 +174,12 @@ class _Clock:
         if self.path.exists():
             self.seconds = json.loads(self.path.read_text("utf-8"))
             return
+        # Without timings the folders are not ours, and the next demo would remove them.
         others = [name for name in _FOLDERS if (to / name).exists()]
-        if others:  # they would be overwritten, or removed by the next demo
-            raise PrixError(f"{to} has a {others[0]} that no demo made: name another folder.")
+        if others:
+            raise PrixError(
+                f"{to} has a folder {others[0]} that was not made by a demo: name another folder."
+            )
         write_atomically(self.path, "{}\n")
 
     @contextmanager
@@ -193,95 +191,155 @@ class _Clock:
             self.seconds[step] = self.seconds.get(step, 0.0) + time.monotonic() - started
             write_atomically(self.path, json.dumps(self.seconds, indent=1) + "\n")
 
-    def start_anew(self) -> None:
+    def start_over(self) -> None:
+        """Remove everything that a finished demo made."""
         for name in _FOLDERS:
             shutil.rmtree(self.to / name, ignore_errors=True)
         self.path.unlink(missing_ok=True)
         self.seconds = {}
 
 
-def _make_split(to: Path, progress: Progress | None) -> KB:
+def _make_split(to: Path, config: DemoConfig, progress: Progress | None) -> KB:
     if not (to / "split").is_dir():
-        kb = import_kb([], to / "kb", format="world", overwrite=True, progress=progress)
+        kb = import_kb(
+            [], to / "kb", format="world", langs=config.langs, overwrite=True, progress=progress
+        )
         split_kb(kb, to / "split", SplitConfig(test=0.3, valid=0.1, langs=INTO))
     return KB(to / "split")
 
 
-def _single(kb: KB, to: Path, lang: str, config: DemoConfig, progress: Progress | None) -> PrixLM:
+def _pretrain_single(
+    kb: KB, to: Path, lang: str, config: DemoConfig, progress: Progress | None
+) -> PrixLM:
+    """Pretrain on the facts of one language, without links."""
     supply = replace(config.pretrain.supply, langs=(lang,))
     settings = replace(config.pretrain, supply=supply, epochs=config.single_epochs)
     return pretrain(kb, to / "single" / lang, settings, progress)
 
 
-def _hits(kb: KB, model: PrixLM, singles: dict[str, PrixLM], most: int) -> list[Grid]:
-    """Hits@1 and @10 of All and Single on the same test facts."""
-    grids = [Grid("Hits@1 on hidden facts"), Grid("Hits@10 on hidden facts")]
+def ask_facts(completer: Completer, number: int, progress: Progress | None = None) -> list[Asked]:
+    """Complete `number` test facts per language, which the model has not seen.
+
+    Other objects that the KB states for the subject and relation are filtered out of the answers.
+    """
+    queries, truths, known = [], [], []
+    for lang in _asked_languages(completer.kb):
+        relations = completer.relation_names(lang)
+        rows = completer.kb.query(_FACTS, {"lang": lang, "number": number}).fetchall()
+        for subject, relation, objects, others in rows:
+            queries.append(Query(lang, subject, relations[relation]))
+            truths.append(objects)
+            known.append(set(others or ()))
+    return _ask(completer, queries, truths, known, progress)
+
+
+def ask_names(completer: Completer, number: int, progress: Progress | None = None) -> list[Asked]:
+    """Translate `number` English names into each language; the model was trained on the links."""
+    queries, truths = [], []
+    for lang in _asked_languages(completer.kb):
+        rows = completer.kb.query(_NAMES, {"lang": lang, "number": number}).fetchall()
+        for name, counterparts in rows:
+            queries.append(Query("en", name, None, lang))
+            truths.append(counterparts)
+    return _ask(completer, queries, truths, [set() for _ in queries], progress)
+
+
+def _asked_languages(kb: KB) -> list[str]:
+    return [lang for lang in LANGUAGES if lang in kb.languages]
+
+
+def _ask(
+    completer: Completer,
+    queries: list[Query],
+    truths: list[list[str]],
+    known: list[set[str]],
+    progress: Progress | None,
+) -> list[Asked]:
+    """Return the ten best answers to each query that are not among its known ones."""
+    asked: list[Asked] = []
+    for start in range(0, len(queries), _BATCH):
+        rows = range(start, min(start + _BATCH, len(queries)))
+        # Enough answers that ten are left of each after filtering.
+        config = SearchConfig(k=10 + max(len(known[row]) for row in rows))
+        results = completer.answer([queries[row] for row in rows], config)
+        for row, answers in zip(rows, results, strict=True):
+            if isinstance(answers, PrixError):
+                answers = []
+            new = [answer for answer in answers if answer.name not in known[row]]
+            ranked = [replace(answer, rank=rank) for rank, answer in enumerate(new[:10], start=1)]
+            asked.append(Asked(queries[row], truths[row], ranked))
+        if progress is not None:
+            progress("ask", len(asked), len(queries))
+    return asked
+
+
+def _count_hits(completer: Completer, singles: dict[str, PrixLM], number: int) -> list[ResultTable]:
+    """Compare Hits@1 and Hits@10 of All and Single on the same test facts."""
+    kb = completer.kb
+    tables = [ResultTable(metric, subset="held-out facts") for metric in ("Hits@1", "Hits@10")]
     for lang in INTO:
-        facts = read_facts(kb, lang, most=most)
-        for title, one in (("Prix-LM (All)", model), ("Prix-LM (Single)", singles[lang])):
-            ranker = ModelRanker(Completer(one, kb), search="beam")
-            found = figures(ranker.ranks(facts.queries, facts.objects), 10)
-            for grid, value in zip(grids, (found.hits_1, found.hits_10), strict=True):
-                grid.rows.setdefault(title, {})[lang] = value
-                grid.numbers[lang] = len(facts)
-    return grids
+        facts = read_facts(kb, lang, most=number)
+        completers = {
+            "Prix-LM (All)": completer,
+            "Prix-LM (Single)": Completer(singles[lang], kb),
+        }
+        for method, asked in completers.items():
+            ranker = ModelRanker(asked, search="beam")
+            results = figures(ranker.ranks(facts.queries, facts.objects), 10)
+            for table, value in zip(tables, (results.hits_1, results.hits_10), strict=True):
+                table.add(method, lang, value, len(facts))
+    return tables
 
 
 def _link(linker: EntityLinker) -> list[tuple[str, list[Answer], list[Entity]]]:
-    """A few names of the thin languages, and the English entities that are nearest."""
-    found = []
+    """Link the names of Finland in the three languages to English entities."""
+    linked = []
     for lang in INTO:
-        (name,) = linker.kb.query(
-            "SELECT name FROM entities WHERE lang = $lang AND key = 'territory/FI'", {"lang": lang}
-        ).fetchall()[0]
-        (answers,) = linker.link([name], 3, "en")
-        found.append((name, answers, linker.kb.entities([one.entity for one in answers])))
-    return found
+        [finland] = linker.kb.find_key("territory/FI", lang)
+        [answers] = linker.link([finland.name], 3, "en")
+        entities = linker.kb.entities([answer.entity for answer in answers])
+        linked.append((finland.name, answers, entities))
+    return linked
 
 
 def _enrich(kb: KB, to: Path, config: DemoConfig, progress: Progress | None) -> dict[str, Any]:
-    """What is hidden is what is missing."""
+    """Propose facts as if the test facts were missing from the KB."""
     if (to / "proposals" / "manifest.json").exists():
         return read_manifest(to / "proposals")
     settings = EnrichConfig(
         into=INTO,
         relations=config.relations,
-        missing=MissingConfig(known=_KNOWN),
+        missing=GapConfig(known=KNOWN),
         fusion=config.fusion,
     )
-    return enrich(kb, to / "proposals", settings, to / "model", progress=progress)
+    return enrich(kb, to / "proposals", settings, model=to / "model", progress=progress)
 
 
-def ask_demo(
-    kb: KB, model: PrixLM, progress: Progress | None = None, number: int = 25
-) -> tuple[list[Asked], list[Asked]]:
-    """Test facts, which the model has not seen, completed; English names in other scripts.
-
-    Other objects that the KB has for a fact's subject and relation are taken out of its answers.
-    """
-    completer = Completer(model, kb, progress)
-    facts: list[_Question] = []
-    names: list[_Question] = []
-    for lang in LANGUAGES:
-        asked = {"lang": lang, "number": number}
-        relations = completer.relation_names(lang)
-        for subject, relation, truth, others in completer.kb.query(_FACTS, asked).fetchall():
-            facts.append((Query(lang, subject, relations[relation]), truth, others or []))
-        for name, truth, _ in completer.kb.query(_NAMES, asked).fetchall():
-            names.append((Query("en", name, None, lang), truth, []))
-    return _ask(completer, facts, progress), _ask(completer, names, progress)
+def _export(to: Path) -> None:
+    for format, name in (("nq", "facts.nq"), ("tsv", "facts.tsv")):
+        (to / name).unlink(missing_ok=True)
+        export(to / "proposals", to / name, ExportConfig(format=format))
 
 
-def _ask(completer: Completer, asked: list[_Question], progress: Progress | None) -> list[Asked]:
-    found: list[Asked] = []
-    for start in range(0, len(asked), 16):
-        part = asked[start : start + 16]
-        most = 10 + max(len(others) for _, _, others in part)
-        answers = completer.answer([query for query, _, _ in part], SearchConfig(k=most))
-        for (query, truth, others), one in zip(part, answers, strict=True):
-            new = [] if isinstance(one, PrixError) else [a for a in one if a.name not in others]
-            ranked = [replace(answer, rank=rank) for rank, answer in enumerate(new[:10], start=1)]
-            found.append(Asked(query, truth, ranked))
-        if progress is not None:
-            progress("ask", len(found), len(asked))
-    return found
+def _write_report(
+    kb: KB,
+    to: Path,
+    hits: list[ResultTable],
+    trials: list[Trial],
+    timings: dict[str, float],
+) -> Path:
+    judged = judged_tables(judge_proposals(kb, to / "proposals", KNOWN))
+    loss = to / "model" / "loss.png"
+    report = Report(
+        kb,
+        to / "proposals",
+        title="Estonian, Telugu and Lao, enriched",
+        introduction=_INTRODUCTION,
+        command=f"prixlm demo --to {to.name}",
+        tables=[*hits, *judged, *trial_tables(trials)],
+        reliability=reliability_curves(trials),
+        loss=loss if loss.exists() else None,
+        timings=timings,
+        langs=(*INTO, "en"),
+    )
+    return write_report(to / "report", report)

@@ -1,9 +1,12 @@
-"""Files and folders that are whole or not there: atomic writes, locks, resumable work, full disks.
+"""Files and folders that are whole or absent: atomic writes, locks, resumable work, full disks.
 
-with replacing(path) as temporary: ...        # one file
-with whole_folder(folder) as temporary: ...   # one folder
-with open_workspace(folder, stamp) as work:   # many parts, resumed after a kill
-    part = work.make("part-0000001.parquet", write)
+    with replacing(path) as temporary: ...          # one file
+    with whole_folder(folder) as temporary: ...     # one folder
+    with open_workspace(folder, stamp) as work:     # many parts, resumed after a kill
+        part = work.make("part-0000001.parquet", write)
+
+The rule behind all of them: write under a temporary name, flush to disk, rename. A rename is
+atomic, so a killed process or a power cut leaves the old content or the new one, nothing between.
 """
 
 import contextlib
@@ -13,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,17 +30,25 @@ if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
 
 STAMP = "stamp.json"
 _LOCK = "lock"
+_PARTIAL = ".partial"
+_REPLACED = ".replaced"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a small text file so that it is whole or not there, even after a power cut."""
+    """Write a small text file so that it is whole or absent, even after a power cut."""
     with replacing(path) as temporary:
         temporary.write_text(text, "utf-8")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` when the block succeeds."""
+    """Yield a temporary path that replaces `path` when the block succeeds.
+
+    The temporary name is fixed, so that the next attempt overwrites what a killed one left. Two
+    processes must not write the same path at once: hold a lock where that can happen.
+    """
     temporary = path.with_name(path.name + ".tmp")
     try:
         yield temporary
@@ -50,15 +62,16 @@ def replacing(path: Path) -> Iterator[Path]:
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yield a new temporary folder that takes the name `folder` when the block succeeds.
 
-    Two processes may make the same folder at once: the first to finish wins.
+    For results that do not depend on who makes them: if two processes make the same folder at
+    once, the first to finish wins and the other result is dropped.
     """
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        for path in filter(Path.is_file, temporary.rglob("*")):
-            _sync(path)
+        _sync_files(temporary)
+        # Renaming to a folder that is not empty fails: another process was faster.
         try:
             temporary.rename(folder)
         except OSError:
@@ -69,10 +82,13 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def publish(finished: Path, to: Path) -> None:
-    """Rename a finished folder into place, replacing a folder that is there as a whole."""
-    for path in filter(Path.is_file, finished.rglob("*")):
-        _sync(path)
-    old = finished.parent / "replaced"
+    """Rename a finished folder into place, replacing a folder that is there as a whole.
+
+    Between the two renames `to` is absent; after a kill there, the old folder is beside `finished`.
+    """
+    _sync_files(finished)
+    # A folder cannot be renamed onto one that is not empty, so the old one is moved away first.
+    old = finished.parent / (to.name + _REPLACED)
     shutil.rmtree(old, ignore_errors=True)
     if to.exists():
         to.rename(old)
@@ -87,42 +103,52 @@ class Workspace:
     folder: Path
 
     def make(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Return the part `name`, calling `write` with a temporary path if it is not there yet."""
+        """Return the part `name`, calling `write` with a temporary path if it is missing."""
         part = self.folder / name
         if not part.exists():
             with replacing(part) as temporary:
                 write(temporary)
         return part
 
+    def empty_folder(self, name: str) -> Path:
+        """Return an empty folder `name`, for scratch files that are never resumed."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def remove(self) -> None:
+        """Delete the workspace: its result is published, or can never be made."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
 
 @contextlib.contextmanager
-def open_workspace(
-    folder: Path, stamp: Mapping[str, Any], keep: Iterable[str] = ()
-) -> Iterator[Workspace]:
+def open_workspace(folder: Path, stamp: Mapping[str, Any]) -> Iterator[Workspace]:
     """Lock a folder of resumable work, and empty it if it was made from other inputs.
 
     stamp: everything that the parts depend on, as JSON values.
-    keep: names of files that stay in any case, such as spooled input.
     """
     with disk_errors(folder), locked(folder):
         if read_stamp(folder) != json.loads(json.dumps(stamp)):
+            # The stamp goes first: a kill from here on leaves parts that nobody resumes.
+            (folder / STAMP).unlink(missing_ok=True)
             for path in folder.iterdir():
-                if path.name not in (_LOCK, *keep):
+                if path.name != _LOCK:
                     _remove(path)
             write_atomically(folder / STAMP, json.dumps(stamp))
         yield Workspace(folder)
 
 
 def read_stamp(folder: Path) -> Any:
-    """Return the stamp of a workspace or of a cache that was made in one; None without one."""
+    """Return the stamp of a workspace, or of a cache made in one; None if it has none."""
     try:
         return json.loads((folder / STAMP).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # absent or unreadable: the caller makes the folder again
         return None
 
 
 def is_cached(folder: Path, stamp: Mapping[str, Any]) -> bool:
-    """Tell whether a cache of this stamp is there, and mark it as used."""
+    """Tell whether a cache with this stamp exists, and mark it as used."""
     if read_stamp(folder) != json.loads(json.dumps(stamp)):
         return False
     with contextlib.suppress(OSError):  # a KB may lie on a disk that cannot be written
@@ -133,15 +159,18 @@ def is_cached(folder: Path, stamp: Mapping[str, Any]) -> bool:
 def drop_oldest_caches(parent: Path, keep: int) -> None:
     """Remove all but the `keep` caches below `parent` that were used last."""
     stamps = [
-        path for path in parent.glob(f"*/{STAMP}") if not path.parent.name.endswith(".partial")
+        path
+        for path in parent.glob(f"*/{STAMP}")
+        if not path.parent.name.endswith((_PARTIAL, _REPLACED))
     ]
+    # `is_cached` touches the stamp, so its time is that of the last use.
     for stamp in sorted(stamps, key=lambda path: path.stat().st_mtime)[:-keep]:
         shutil.rmtree(stamp.parent, ignore_errors=True)
 
 
 def partial_folder(target: Path) -> Path:
     """Return the folder in which the work towards `target` is done: `TARGET.partial`."""
-    return target.with_name(target.name + ".partial")
+    return target.with_name(target.name + _PARTIAL)
 
 
 def check_target(to: Path, sources: Iterable[Path], overwrite: bool) -> Path:
@@ -149,66 +178,98 @@ def check_target(to: Path, sources: Iterable[Path], overwrite: bool) -> Path:
 
     A folder is replaced only when asked, and only if it has a manifest and holds no source.
     """
-    place = to.resolve()
-    if to.is_symlink() or place.exists():
+    target = to.resolve()
+    if to.is_symlink() or target.exists():
         if not overwrite:
             raise PrixError(f"{to} is already there. Pass --overwrite, or name another folder.")
-        if to.is_symlink() or not (place / "manifest.json").is_file():
-            raise PrixError(f"{to} is there and is not a KB folder: it is not replaced.")
+        if to.is_symlink() or not (target / "manifest.json").is_file():
+            raise PrixError(
+                f"{to} is not a KB folder or another folder that prixlm made (a folder with a "
+                "manifest.json), so it is not replaced. Name another folder."
+            )
     for source in sources:
-        if source.resolve().is_relative_to(place):
-            raise PrixError(f"{to} holds the source {source}: write to another folder.")
-    work = partial_folder(place)
-    if work.exists() and not (work / _LOCK).is_file():
-        raise PrixError(f"{work} is in the way and is not ours: move it, or write elsewhere.")
+        if source.resolve().is_relative_to(target):
+            raise PrixError(f"{to} holds the source {source}. Write to another folder.")
+    work = partial_folder(target)
+    _check_work_folder(work)
     return work
 
 
-@contextlib.contextmanager
-def locked(work: Path) -> Iterator[None]:
-    """Hold the lock of a folder: only one command at a time works towards it."""
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / _LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise PrixError(
-                f"another command that makes the same folder is running ({work})."
-            ) from None
-        yield
+def check_new_file(out: Path) -> None:
+    """Refuse to overwrite a file of results, or to work in a `.partial` folder that is not ours."""
+    if out.exists():
+        raise PrixError(f"{out} is already there. Move it, or name another file.")
+    _check_work_folder(partial_folder(out))
+
+
+def _check_work_folder(work: Path) -> None:
+    if work.exists() and not (work / _LOCK).is_file():
+        raise PrixError(
+            f"{work} is in the way: prixlm works in this folder but did not make it. "
+            "Move it, or name another target."
+        )
 
 
 @contextlib.contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into one clear line."""
-    import duckdb
-    import pyarrow
+def locked(folder: Path) -> Iterator[None]:
+    """Create a folder and hold its lock: only one command at a time works in it."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / _LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise PrixError(
+                    f"another command is running in {folder}. Wait until it has finished."
+                ) from None
+            # The command that held the lock may have removed or renamed the folder since the file
+            # was opened. Then this lock protects nothing: take that of the new folder.
+            if _is_at(file.fileno(), folder / _LOCK):
+                yield
+                return
 
-    advice = "Free some space (or write to another disk) and run the same command again."
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk, a read-only disk or a broken Parquet file into one clear line.
+
+    path: what is being written. The line names its parent, since `path` may be a temporary name.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise PrixError(f"the disk of {folder.parent} is full. {advice}") from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
-            raise PrixError(f"cannot write {folder.parent}: {error.strerror}.") from None
-        raise
-    except pyarrow.ArrowInvalid as error:
-        text = str(error).splitlines()[0]
-        raise PrixError(f"a Parquet file cannot be read ({text}). Import the KB again.") from None
-    except duckdb.Error as error:
-        text = str(error).splitlines()[0]
+    except Exception as error:
+        message = _disk_message(error, path.parent)
+        if message is None:
+            raise
+        raise PrixError(message) from None
+
+
+def _disk_message(error: Exception, folder: Path) -> str | None:
+    """Return what to tell the user about an error of the disk; None for any other error."""
+    # An error of DuckDB or Arrow can only come from a module that is already imported.
+    duckdb, pyarrow = sys.modules.get("duckdb"), sys.modules.get("pyarrow")
+    text = (str(error).splitlines() or [""])[0]
+    full = (
+        f"the disk of {folder} is full. "
+        "Free some space (or write to another disk) and run the same command again."
+    )
+    if isinstance(error, OSError):
+        if error.errno in _FULL:
+            return full
+        if error.errno in _NOT_WRITABLE:
+            return f"cannot write {folder}: {error.strerror}."
+    elif pyarrow is not None and isinstance(error, pyarrow.ArrowInvalid):
+        return f"a Parquet file cannot be read ({text}). Import the KB again."
+    elif duckdb is not None and isinstance(error, duckdb.Error):
         if "no space" in text.lower() or "disk space" in text.lower():
-            raise PrixError(f"the disk of {folder.parent} is full. {advice}") from None
+            return full
         if isinstance(error, duckdb.OutOfMemoryException):
-            raise PrixError(
-                f"the joins ran out of memory: pass a larger --memory. {text}"
-            ) from None
-        raise
+            return f"the joins ran out of memory: pass a larger --memory. {text}"
+    return None
 
 
 def open_database(scratch: Path, memory: str) -> "duckdb.DuckDBPyConnection":
-    """Open a DuckDB of limited memory that spills below `scratch`.
+    """Open a DuckDB database of limited memory that spills to files in `scratch`.
 
     Row order is undefined unless a query has an ORDER BY.
     """
@@ -216,8 +277,9 @@ def open_database(scratch: Path, memory: str) -> "duckdb.DuckDBPyConnection":
         raise PrixError(f"--memory {memory}: expected a size such as 800MB or 2GiB.")
     import duckdb
 
+    # A database in a file can spill its tables; DuckDB takes `?` in a name for options.
     path = str(scratch / "scratch.duckdb")
-    db = duckdb.connect(path if "?" not in path else ":memory:")  # DuckDB takes `?` for options
+    db = duckdb.connect(path if "?" not in path else ":memory:")
     db.execute(f"SET memory_limit = '{memory}'")
     spill = str(scratch / "spill").replace("'", "''")
     db.execute(f"SET temp_directory = '{spill}'")
@@ -238,7 +300,10 @@ ROW_FORMATS = (".parquet", ".tsv", ".csv", ".jsonl")
 def write_rows(
     tables: "Iterable[pa.Table]", schema: "pa.Schema", out: Path, suffix: str | None = None
 ) -> None:
-    """Write tables as one Parquet, TSV, CSV or JSONL file, chosen by its ending or `suffix`."""
+    """Write tables as one Parquet, TSV, CSV or JSONL file, chosen by its ending or `suffix`.
+
+    They are written one by one, so that a result may be larger than memory.
+    """
     import pyarrow.parquet as pq
 
     suffix = suffix or out.suffix
@@ -275,8 +340,22 @@ def _write_text(table: "pa.Table", file: IO[bytes], suffix: str) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Flush a file to disk: a rename may reach the disk before the data that it names."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _sync_files(folder: Path) -> None:
+    for path in filter(Path.is_file, folder.rglob("*")):
+        _sync(path)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Tell whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove(path: Path) -> None:

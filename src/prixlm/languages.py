@@ -1,9 +1,9 @@
-"""Language codes: every spelling that a source uses, brought to one code in one place.
+"""Language codes: the spellings of all sources, normalised to one code.
 
-A KB names languages by their ISO 639-1 code where there is one and by the three-letter code
-otherwise (`en`, `no`, `gsw`), as the paper does. Regional, script and spelling variants belong to
-their language: `zh-hans`, `pt-br` and `be-tarask` are `zh`, `pt` and `be`; a name written in a
-variant is used where the language itself has none.
+A KB names a language by its ISO 639-1 code if it has one and by its three-letter code otherwise
+(`en`, `no`, `gsw`), as the paper does. Regional, script and spelling variants count as their
+language: `zh-hans`, `pt-br` and `be-tarask` are `zh`, `pt` and `be`. A name in a variant is used
+where the language itself has none.
 
     normalise("nb") == normalise("nob") == "no"
     normalise("commons") is None
@@ -25,7 +25,7 @@ PAPER_LANGUAGES = (
 )
 """The 17 languages of the paper's appendix, in its order."""
 
-# Wikimedia's own codes, and the places where XLM-R's choice differs from the registry's.
+# Wikimedia's own codes, and those for which XLM-R's choice differs from the registry's.
 # fmt: off
 _OWN = {
     "nb": "no", "nob": "no", "tl": "tl", "fil": "tl", "sh": "sh", "hbs": "sh", "bh": "bh",
@@ -37,7 +37,7 @@ _OWN = {
 # fmt: on
 _NO_LANGUAGE = {None, "mul", "und", "zxx", "mis"}
 
-# How Unicode names the letters of a script, for telling which script a text is written in.
+# The first word of a letter's Unicode name, and the script that it stands for.
 # fmt: off
 _LETTERS = {
     "LATIN": "Latn", "CYRILLIC": "Cyrl", "GREEK": "Grek", "ARABIC": "Arab", "HEBREW": "Hebr",
@@ -50,7 +50,8 @@ _LETTERS = {
 
 @functools.cache
 def normalise(code: str) -> str | None:
-    """The KB's code of the language that a source calls `code`; None if it is no language."""
+    """Return the KB's code of the language that a source calls `code`; None if it is unknown."""
+    # Own codes first: the registry knows `als`, but as another language than Wikimedia does.
     code = code.strip().lower().replace("_", "-")
     if code in _OWN:
         return _OWN[code]
@@ -66,29 +67,29 @@ def normalise(code: str) -> str | None:
 
 
 def parse_languages(codes: Iterable[str]) -> tuple[str, ...]:
-    """The asked languages, normalised, sorted and without repeats; an unknown one is an error."""
-    found = {code: normalise(code) for code in codes}
-    if not found:
+    """Return the asked languages, normalised, sorted and without repeats; refuse unknown ones."""
+    languages = {code: normalise(code) for code in codes}
+    if not languages:
         raise PrixError("no language given: expected codes such as en,fi,zh.")
-    unknown = sorted(code for code, language in found.items() if language is None)
+    unknown = sorted(code for code, language in languages.items() if language is None)
     if unknown:
         raise PrixError(
             f"unknown language {', '.join(unknown)}: expected codes such as en, fi or zh "
             "(ISO 639-1, or three letters where a language has no two)."
         )
-    return tuple(sorted({language for language in found.values() if language}))
+    return tuple(sorted({language for language in languages.values() if language}))
 
 
 @functools.cache
 def script_of_language(language: str) -> str:
-    """The script a language is mostly written in, as its four-letter code (CLDR's likely one)."""
+    """Return the four-letter code of a language's usual script; "" if CLDR does not know it."""
     likely: str = get_global("likely_subtags").get(language, "")
     script = next((part for part in likely.split("_") if len(part) == 4), "")
     return {"Hans": "Hani", "Hant": "Hani", "Kore": "Hang"}.get(script, script)
 
 
 def script_of_text(text: str) -> str:
-    """The script of the first letter of `text`, or "" when there is none that we tell apart."""
+    """Return the script of the first letter of `text`; "" without a letter of a known script."""
     for character in text:
         if character.isalpha():
             return _LETTERS.get(unicodedata.name(character, "").split(" ")[0].split("-")[0], "")

@@ -1,7 +1,7 @@
 """The paper's nouns as small frozen values, and the two type aliases that every room uses.
 
-The values (entity, triple, link, query, answer) are for people and for single questions; code that
-handles many facts works on arrays.
+The values (entity, triple, link, query, answer) are for users and single questions. Code that
+handles many facts works on arrays of ids.
 """
 
 from collections.abc import Callable
@@ -16,23 +16,39 @@ else:
     Array = Any  # annotations only: importing this module must not import numpy
 
 Progress = Callable[[str, int, int], None]
-"""Reports progress as (stage, done, total). A stage may carry a detail after a space."""
+"""Called with (stage, done, total) while work is done. A stage may carry a detail after a space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A thing as one language names it. Entities of one concept mean the same thing."""
+    """A person, place or other object as one language names it.
+
+    Entities of one concept mean the same in different languages.
+
+    Example:
+        >>> [entity] = prixlm.KB("kb").find("Suomi", "fi")
+        >>> entity.name, entity.lang
+        ('Suomi', 'fi')
+    """
 
     id: int
     lang: str
     name: str
-    key: str
+    key: str  # its id in the source: an IRI, `Q42`, `en:London`
     concept: int
 
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """A fact in one language: entity and relation ids of a KB."""
+    """A fact in one language, as entity and relation ids of a KB.
+
+    Example:
+        >>> kb = prixlm.KB("kb")
+        >>> row = next(kb.batches("triples", langs=["fi"])).to_pylist()[0]
+        >>> triple = prixlm.Triple(**row)
+        >>> kb.names([triple.subject, triple.object])
+        ['Helsinki', 'Suomi']
+    """
 
     lang: str
     subject: int
@@ -43,7 +59,14 @@ class Triple:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Two entities, of two languages, that mean the same."""
+    """Two entities of different languages that mean the same.
+
+    Example:
+        >>> kb = prixlm.KB("kb")
+        >>> row = next(kb.link_pairs(["en", "fi"])).to_pylist()[0]
+        >>> kb.names([prixlm.Link(**row).a, prixlm.Link(**row).b])
+        ['Finland', 'Suomi']
+    """
 
     a: int
     b: int
@@ -51,27 +74,39 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question: the object of a subject and a relation, or a name in another language."""
+    """A question: which object completes a subject and relation, or what is its name elsewhere?
+
+    Example:
+        >>> object_of_a_fact = prixlm.Query("en", "France", "capital")
+        >>> japanese_name = prixlm.Query("en", "France", to="ja")
+    """
 
     lang: str  # of the subject
     subject: str
-    relation: str | None = None  # its name or key; None for a link
-    to: str | None = None  # the language asked for, for a link
+    relation: str | None = None  # name or key; None asks for the name in another language
+    to: str | None = None  # that other language
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An entity that may complete a query."""
+    """An entity proposed as the answer to a query.
+
+    Example:
+        >>> completer = prixlm.Completer("model", "kb")
+        >>> best = completer.complete("France", "capital", lang="en")[0]
+        >>> best.rank, best.score < 0
+        (1, True)
+    """
 
     entity: int
     name: str
-    score: float  # the log-probability, or what the ranker states
+    score: float  # log-probability, or the ranker's own score
     rank: int  # from 1
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A query whose answer is known, and what the model says."""
+    """A query with its true answers and the model's answers."""
 
     query: Query
     truth: list[str]
@@ -79,6 +114,6 @@ class Asked:
 
     @property
     def rank(self) -> int | None:
-        """The rank of the first right answer."""
+        """The rank of the first true answer; None if it is not among the answers."""
         right = (answer.rank for answer in self.answers if answer.name in self.truth)
         return next(right, None)

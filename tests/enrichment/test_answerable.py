@@ -1,87 +1,101 @@
-"""How likely a question has an answer: by things like the subject, and by the relation."""
+"""How likely a question has an answer: by similar entities, and by the relation."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from prixlm import SplitConfig, import_kb, split_kb
-from prixlm.enrichment.answerable import Chance
-from prixlm.enrichment.gaps import KINDS, Missing, MissingConfig
+from prixlm import KB, SplitConfig, split_kb
+from prixlm.enrichment.answerable import Answerability, _Cases
+from prixlm.enrichment.gaps import ELSEWHERE, USUAL, GapConfig, Gaps
 from prixlm.rankers.base import Queries
 
 
-def asked(relation: list[int], share: list[float], kind: str = "usual") -> Missing:
+def make_gaps(relation: list[int], share: list[float], kind: int = USUAL) -> Gaps:
     number = len(relation)
-    nothing = np.zeros(number + 1, np.int64)
-    queries = Queries("et", np.arange(number), np.array(relation), nothing, np.zeros(0, np.int64))
-    return Missing(queries, np.array(share), np.full(number, KINDS.index(kind)))
+    offset = np.zeros(number + 1, np.int64)
+    queries = Queries("et", np.arange(number), np.array(relation), offset, np.zeros(0, np.int64))
+    return Gaps(queries, np.array(share), np.full(number, kind))
 
 
-def learnt(number: int = 4000) -> tuple[Chance, np.ndarray, np.ndarray, np.ndarray]:
-    """Relation 0 has an answer as often as things like the subject do, relation 1 never."""
+def equal_cases(number: int, *, answered: bool) -> _Cases:
+    """Cases of relation 0 that are all answered, or none."""
+    weight = np.full(number, float(answered))
+    relation = np.zeros(number, int)
+    return _Cases(np.arange(number), relation, np.full(number, 0.9), weight, 1 - weight)
+
+
+@pytest.fixture(scope="module")
+def cases() -> _Cases:
+    """Relation 0 has an answer as often as similar entities do, relation 1 never."""
     generator = np.random.default_rng(0)
-    relation, share = generator.integers(0, 2, number), generator.uniform(0.5, 1, number)
-    stated = (generator.uniform(size=number) < share) & (relation == 0)
-    subject = generator.permutation(number)
-    counts = stated.astype(float), 1.0 - stated
-    return Chance._learn(subject, relation, share, *counts, 3), relation, share, stated
+    relation, share = generator.integers(0, 2, 4000), generator.uniform(0.5, 1, 4000)
+    answered = (generator.uniform(size=4000) < share) & (relation == 0)
+    return _Cases(
+        generator.permutation(4000), relation, share, answered.astype(float), 1.0 - answered
+    )
 
 
-def test_the_share_and_the_relation_tell_what_has_an_answer() -> None:
-    chance, relation, share, stated = learnt()
-    found = chance.predict(asked(relation.tolist(), share.tolist()))
-    assert found[relation == 1].max() < 0.05
-    for low in (0.5, 0.7, 0.9):
-        part = (relation == 0) & (share >= low) & (share < low + 0.1)
-        assert found[part].mean() == pytest.approx(stated[part].mean(), abs=0.06)
-    assert found.min() > 0 and found.max() < 1, "never quite sure"
+@pytest.fixture(scope="module")
+def learnt(cases: _Cases) -> Answerability:
+    return Answerability._learn(cases, 3)
 
 
-def test_a_relation_that_was_never_asked_is_like_the_mean() -> None:
-    chance, _, _, stated = learnt()
-    assert chance.rate[2] == pytest.approx(stated.mean(), abs=0.001)
-    (found,) = chance.predict(asked([2], [0.75]))
-    assert 0.02 < found < 0.98
-
-
-def test_what_another_language_states_has_an_answer() -> None:
-    chance, *_ = learnt()
-    np.testing.assert_array_equal(chance.predict(asked([0, 1], [1, 1], "elsewhere")), 1.0)
-
-
-def test_where_no_valid_fact_answers_nothing_is_likely() -> None:
-    nothing = (np.arange(50), np.zeros(50, int), np.full(50, 0.9), np.zeros(50), np.ones(50))
-    assert Chance._learn(*nothing, 1).predict(asked([0], [0.9]))[0] == 0
-    no_case = [part[:0] for part in nothing]
-    assert Chance._learn(*no_case, 1).predict(asked([0], [0.9]))[0] == 0
-
-
-def test_where_all_are_answered_it_is_still_not_sure(tmp_path: Path) -> None:
-    every = (np.arange(50), np.zeros(50, int), np.full(50, 0.9), np.ones(50), np.zeros(50))
-    chance = Chance._learn(*every, 2)
-    (found, unseen) = chance.predict(asked([0, 1], [0.9, 0.9]))
-    assert 0.9 < found < 1 and 0.9 < unseen < 1
-    chance.save(tmp_path / "chance.json")
-    again = Chance.load(tmp_path / "chance.json")
-    np.testing.assert_array_equal(again.predict(asked([0], [0.9])), [found])
-
-
-def test_the_cases_are_what_would_be_asked_if_only_train_were_known(
-    tmp_path_factory: pytest.TempPathFactory,
+def test_the_share_and_the_relation_tell_which_questions_have_an_answer(
+    learnt: Answerability, cases: _Cases
 ) -> None:
-    folder = tmp_path_factory.mktemp("chance")
-    kb = import_kb([], folder / "kb", format="world", langs=["et", "en"])
-    split = split_kb(kb, folder / "split", SplitConfig(test=0.1, valid=0.2, by_concept=True))
-    chance = Chance.fit(split, ["et"])
+    relation, share = cases.relation, cases.share
+    predicted = learnt.predict(make_gaps(relation.tolist(), share.tolist()))
+    assert predicted[relation == 1].max() < 0.05
+    for low in (0.5, 0.7, 0.9):
+        rows = (relation == 0) & (share >= low) & (share < low + 0.1)
+        assert predicted[rows].mean() == pytest.approx(cases.answered[rows].mean(), abs=0.06)
+    assert predicted.min() > 0 and predicted.max() < 1, "never quite sure"
+
+
+def test_a_relation_that_was_never_asked_has_the_mean_rate(
+    learnt: Answerability, cases: _Cases
+) -> None:
+    assert learnt.rate[2] == pytest.approx(cases.answered.mean(), abs=0.001)
+    (predicted,) = learnt.predict(make_gaps([2], [0.75]))
+    assert 0.02 < predicted < 0.98
+
+
+def test_a_question_that_another_language_answers_has_an_answer(learnt: Answerability) -> None:
+    predicted = learnt.predict(make_gaps([0, 1], [1, 1], ELSEWHERE))
+    np.testing.assert_array_equal(predicted, 1.0)
+
+
+@pytest.mark.parametrize("number", [50, 0])
+def test_if_no_valid_fact_answers_a_question_none_has_an_answer(number: int) -> None:
+    learnt = Answerability._learn(equal_cases(number, answered=False), 1)
+    assert learnt.predict(make_gaps([0], [0.9]))[0] == 0
+
+
+def test_if_all_questions_are_answered_it_is_still_not_certain(tmp_path: Path) -> None:
+    learnt = Answerability._learn(equal_cases(50, answered=True), 2)
+    seen, unseen = learnt.predict(make_gaps([0, 1], [0.9, 0.9]))
+    assert 0.9 < seen < 1 and 0.9 < unseen < 1
+    learnt.save(tmp_path / "answerable.json")
+    loaded = Answerability.load(tmp_path / "answerable.json")
+    np.testing.assert_array_equal(loaded.predict(make_gaps([0], [0.9])), [seen])
+
+
+def test_the_cases_are_the_questions_that_would_be_asked_if_only_train_were_known(
+    world_et_fi_en: KB, tmp_path: Path
+) -> None:
+    config = SplitConfig(test=0.1, valid=0.2, by_concept=True)
+    split = split_kb(world_et_fi_en, tmp_path / "split", config)
+    learnt = Answerability.fit(split, ["et"])
     relations = split.relation_names("en")
-    # A country without a currency in train has one among the held-out facts; a lone island no
-    # neighbours.
+    # Every country has a currency, so one without a currency in train has one among the held-out
+    # facts. An island has no neighbours.
     currency, neighbour = (relations.index(x) for x in ("currency", "neighbouring country"))
-    assert chance.rate[currency] > 0.9 and chance.rate[neighbour] < 0.5
-    # All countries have one: those whose currency only test states would not be asked, and are no
-    # questions without an answer.
-    # What a run does not know, it does not learn from.
-    assert not Chance.fit(split, ["et"], MissingConfig(known=("train",))).rate.any()
-    few = Chance.fit(split, ["et"], MissingConfig(known=("train", "valid")))
-    assert (few.rate <= chance.rate + 1e-9).all() and (few.rate < chance.rate).any()
+    assert learnt.rate[currency] > 0.9 and learnt.rate[neighbour] < 0.5
+    # A run does not learn from splits that it does not know.
+    assert not Answerability.fit(split, ["et"], GapConfig(known=("train",))).rate.any()
+    # A currency that only test states is not asked for if test is known; else it counts as a
+    # question without an answer.
+    without_test = Answerability.fit(split, ["et"], GapConfig(known=("train", "valid")))
+    assert (without_test.rate <= learnt.rate + 1e-9).all()
+    assert (without_test.rate < learnt.rate).any()

@@ -1,4 +1,4 @@
-"""What a language lacks: facts that others state, relations that things like it have."""
+"""Which questions are asked: facts that other languages state, relations of similar entities."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from prixlm import KB, PrixError, import_kb
-from prixlm.enrichment.gaps import KINDS, MissingConfig, MissingFacts, relations_of_one_object
+from prixlm.enrichment.gaps import KINDS, USUAL, GapConfig, GapFinder, relations_of_one_object
 
 FACTS = [
     ("en", "Finland", "capital", "Helsinki"),
@@ -22,52 +22,61 @@ LINKS = [("Finland", "Suomi"), ("Sweden", "Ruotsi"), ("Finnish", "suomi"), ("Swe
 LINKS += [("Stockholm", "Tukholma")]
 
 
-@pytest.fixture
-def kb(tmp_path: Path) -> KB:
-    facts, links = tmp_path / "facts.tsv", tmp_path / "links.tsv"
-    # Ten more countries, so that relations can be told to have one object.
-    more = [("en", f"C{i}", r, o) for i in range(12) for r, o in (("capital", f"T{i}"),)]
+@pytest.fixture(scope="module")
+def kb(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    # Twelve more countries: enough to tell that a relation has one object.
+    more = [("en", f"C{i}", "capital", f"T{i}") for i in range(12)]
     more += [("en", f"C{i}", "language", f"L{i}") for i in range(8)]
     more += [("fi", "ruotsi", "family", "germaaninen")]
-    rows = [("lang", "subject", "relation", "object"), *FACTS, *more]
-    facts.write_text("\n".join("\t".join(row) for row in rows) + "\n", "utf-8")
-    pairs = [("lang_a", "name_a", "lang_b", "name_b")]
-    pairs += [("en", a, "fi", b) for a, b in LINKS]
-    links.write_text("\n".join("\t".join(row) for row in pairs) + "\n", "utf-8")
-    return import_kb([facts, links], tmp_path / "kb")
+    facts = ["\t".join((*row, "train")) for row in (*FACTS, *more)]
+    links = [f"en\t{a}\tfi\t{b}" for a, b in LINKS]
+    return make_kb(tmp_path_factory.mktemp("gaps"), facts, links)
 
 
-def asked(
-    kb: KB, lang: str, config: MissingConfig | None = None
+def make_kb(folder: Path, facts: list[str], links: list[str]) -> KB:
+    header = "lang\tsubject\trelation\tobject\tsplit"
+    (folder / "facts.tsv").write_text("\n".join([header, *facts]), "utf-8")
+    header = "lang_a\tname_a\tlang_b\tname_b"
+    (folder / "links.tsv").write_text("\n".join([header, *links]), "utf-8")
+    return import_kb([folder / "facts.tsv", folder / "links.tsv"], folder / "kb")
+
+
+def ask(
+    kb: KB, lang: str, config: GapConfig | None = None
 ) -> dict[tuple[str, str], tuple[str, float]]:
+    """Return kind and expected share of all questions by subject and relation."""
     names = kb.relation_names("en")
-    found = {}
-    for part in MissingFacts(kb, config).questions(lang):
-        subjects = kb.names(part.queries.subject.tolist())
-        for row in range(len(part.queries)):
-            key = (subjects[row], names[part.queries.relation[row]])
-            found[key] = (KINDS[part.kind[row]], float(part.expected[row]))
-    return found
+    questions = {}
+    for gaps in GapFinder(kb, config).find(lang):
+        subjects = kb.names(gaps.queries.subject.tolist())
+        for row in range(len(gaps.queries)):
+            key = (subjects[row], names[gaps.queries.relation[row]])
+            questions[key] = (KINDS[gaps.kind[row]], float(gaps.expected[row]))
+    return questions
 
 
-def test_what_another_language_states_is_asked_where_it_has_a_name(kb: KB) -> None:
-    found = asked(kb, "fi")
+def filtered_names(kb: KB, lang: str) -> dict[tuple[str, str], set[str]]:
+    """Return the filtered objects of all questions by subject and relation."""
+    names = kb.relation_names("en")
+    filtered = {}
+    for gaps in GapFinder(kb).find(lang):
+        queries = gaps.queries
+        for row, subject in enumerate(kb.names(queries.subject.tolist())):
+            objects = queries.filtered[queries.offset[row] : queries.offset[row + 1]]
+            filtered[subject, names[queries.relation[row]]] = set(kb.names(objects.tolist()))
+    return filtered
+
+
+def test_a_fact_of_another_language_is_asked_if_its_object_has_a_name(kb: KB) -> None:
+    questions = ask(kb, "fi")
     # Finland has Swedish too; Sweden has Swedish. Helsinki has no Finnish name here.
-    assert found["Suomi", "language"] == ("elsewhere", 1.0)
-    assert found["Ruotsi", "language"] == ("elsewhere", 1.0)
-    assert ("Ruotsi", "capital") not in found, "it is known"
-    assert ("Suomi", "capital") not in found, "its object has no name in the language"
+    assert questions["Suomi", "language"] == ("elsewhere", 1.0)
+    assert questions["Ruotsi", "language"] == ("elsewhere", 1.0)
+    assert ("Ruotsi", "capital") not in questions, "it is known"
+    assert ("Suomi", "capital") not in questions, "its object has no name in the language"
 
 
-def small(tmp_path: Path, facts: list[str], links: list[str]) -> KB:
-    head = "lang\tsubject\trelation\tobject\tsplit"
-    (tmp_path / "facts.tsv").write_text("\n".join([head, *facts]), "utf-8")
-    head = "lang_a\tname_a\tlang_b\tname_b"
-    (tmp_path / "links.tsv").write_text("\n".join([head, *links]), "utf-8")
-    return import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
-
-
-def test_what_is_known_under_one_name_is_known_under_the_others(tmp_path: Path) -> None:
+def test_a_fact_known_under_one_name_is_known_under_the_others(tmp_path: Path) -> None:
     """Two Finnish names of Finland, and two of Helsinki."""
     facts = [
         "en\tFinland\tcapital\tHelsinki\ttrain",
@@ -82,106 +91,99 @@ def test_what_is_known_under_one_name_is_known_under_the_others(tmp_path: Path) 
     links = ["en\tFinland\tfi\tSuomi", "en\tFinland\tfi\tSuomen tasavalta"]
     links += ["en\tHelsinki\tfi\tHelsinki", "en\tHelsinki\tfi\tStadi"]
     links += ["en\tSweden\tfi\tRuotsi", "en\tNorway\tfi\tNorja"]
-    kb = small(tmp_path, facts, links)
-    found = asked(kb, "fi")
-    assert ("Suomen tasavalta", "capital") not in found, "Suomi has one"
-    assert found["Suomen tasavalta", "neighbour"] == ("elsewhere", 1.0), "Norway is not known yet"
-    hidden = {}
-    for part in MissingFacts(kb).questions("fi"):
-        queries = part.queries
-        for row, subject in enumerate(kb.names(queries.subject.tolist())):
-            known = queries.hidden[queries.offset[row] : queries.offset[row + 1]]
-            hidden[subject, queries.relation[row]] = set(kb.names(known.tolist()))
-    neighbour = kb.relation_names("en").index("neighbour")
-    assert hidden["Suomen tasavalta", neighbour] == {"Ruotsi"}
-    many = MissingFacts(kb)._known(
-        "fi", np.arange(len(kb.entity_range("fi"))) + kb.entity_range("fi").start
-    )
-    names = kb.names(many[2].tolist())
+    kb = make_kb(tmp_path, facts, links)
+    questions = ask(kb, "fi")
+    assert ("Suomen tasavalta", "capital") not in questions, "Suomi has one"
+    assert questions["Suomen tasavalta", "neighbour"] == ("elsewhere", 1.0), "Norway is missing"
+    assert filtered_names(kb, "fi")["Suomen tasavalta", "neighbour"] == {"Ruotsi"}
+    known = GapFinder(kb)._known_facts("fi", np.array(kb.entity_range("fi")))
     capital = kb.relation_names("en").index("capital")
-    assert {name for name, r in zip(names, many[1], strict=True) if r == capital} == {
-        "Helsinki",
-        "Stadi",
-    }
+    objects = known.object[known.relation == capital]
+    assert set(kb.names(objects.tolist())) == {"Helsinki", "Stadi"}
 
 
-def test_what_another_language_holds_out_is_asked_where_it_is_known(tmp_path: Path) -> None:
+def test_a_held_out_fact_of_another_language_is_asked_if_its_split_is_known(
+    tmp_path: Path,
+) -> None:
     facts = ["en\tFinland\tcapital\tHelsinki\ttest", "en\tSweden\tcapital\tStockholm\ttrain"]
     facts += ["fi\tSuomi\tnimi\tHelsinki\ttrain"]
     links = ["en\tFinland\tfi\tSuomi", "en\tHelsinki\tfi\tHelsinki"]
-    kb = small(tmp_path, facts, links)
-    assert asked(kb, "fi")["Suomi", "capital"] == ("elsewhere", 1.0)
-    assert ("Suomi", "capital") not in asked(kb, "fi", MissingConfig(known=("train", "valid")))
+    kb = make_kb(tmp_path, facts, links)
+    assert ask(kb, "fi")["Suomi", "capital"] == ("elsewhere", 1.0)
+    assert ("Suomi", "capital") not in ask(kb, "fi", GapConfig(known=("train", "valid")))
 
 
-def test_what_things_like_it_have_is_asked_with_their_share(kb: KB) -> None:
-    found = asked(kb, "en")
-    kind, share = found["C9", "language"]
-    # Of 14 things with a capital, 10 have a language; 5 are added to the former.
+def test_a_relation_of_similar_entities_is_asked_with_their_share(kb: KB) -> None:
+    questions = ask(kb, "en")
+    kind, share = questions["C9", "language"]
+    # Of 14 entities with a capital, 10 have a language; the pseudo-count adds 5 to the former.
     assert kind == "usual" and share == pytest.approx(10 / 19)
-    assert ("C1", "language") not in found
-    assert ("C9", "language") not in asked(kb, "en", MissingConfig(usual=0.6))
+    assert ("C1", "language") not in questions
+    assert ("C9", "language") not in ask(kb, "en", GapConfig(usual=0.6))
 
 
 def test_a_relation_of_one_object_is_never_asked_for_a_second(kb: KB) -> None:
-    one = relations_of_one_object(kb)
     names = np.array(kb.relation_names("en"))
-    assert sorted(names[one]) == ["capital", "family"]
+    assert sorted(names[relations_of_one_object(kb)]) == ["capital", "family"]
     # Were Tukholma not linked, English would state another capital of Sweden.
-    assert all(relation != "capital" for _, relation in asked(kb, "fi"))
+    assert all(relation != "capital" for _, relation in ask(kb, "fi"))
 
 
-def test_what_is_known_is_hidden(kb: KB) -> None:
-    (part,) = MissingFacts(kb).questions("fi")
-    names = kb.names(part.queries.subject.tolist())
-    row = names.index("Suomi")
-    hidden = part.queries.hidden[part.queries.offset[row] : part.queries.offset[row + 1]]
-    assert kb.names(hidden.tolist()) == ["suomi"]
-    assert len(part.queries.offset) == len(part.queries) + 1
+def test_known_objects_are_filtered(kb: KB) -> None:
+    assert filtered_names(kb, "fi")["Suomi", "language"] == {"suomi"}
+    (gaps,) = GapFinder(kb).find("fi")
+    assert len(gaps.queries.offset) == len(gaps.queries) + 1
 
 
-def test_blocks_of_subjects_change_nothing(world: KB, monkeypatch: pytest.MonkeyPatch) -> None:
-    def everything() -> Iterable[object]:
-        work = MissingFacts(world, MissingConfig(usual=0.3))
-        for part in work.questions("et"):
-            rows = zip(part.queries.subject, part.queries.relation, part.kind, strict=True)
+def test_the_size_of_the_blocks_does_not_change_the_questions(
+    world: KB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finder = GapFinder(world, GapConfig(usual=0.3))
+
+    def all_questions() -> Iterable[object]:
+        for gaps in finder.find("et"):
+            rows = zip(gaps.queries.subject, gaps.queries.relation, gaps.kind, strict=True)
             yield from map(tuple, rows)
 
-    whole = list(everything())
-    monkeypatch.setattr("prixlm.enrichment.gaps._PAIRS", 50)
-    monkeypatch.setattr("prixlm.enrichment.gaps._SUBJECTS", 7)
-    assert list(everything()) == whole
+    whole = list(all_questions())
+    monkeypatch.setattr("prixlm.enrichment.gaps._BLOCK_ROWS", 200)
+    monkeypatch.setattr("prixlm.enrichment.gaps._BLOCK_SUBJECTS", 29)
+    assert list(all_questions()) == whole
 
 
-def test_only_the_wanted_relations(kb: KB) -> None:
-    number = kb.relation_names("en").index("language")
-    found = asked(kb, "fi", MissingConfig(relations=(number,)))
-    assert {relation for _, relation in found} == {"language"}
-    with pytest.raises(PrixError, match="shares above 0"):
-        MissingConfig(usual=0)
+def test_only_the_wanted_relations_are_asked(kb: KB) -> None:
+    language = kb.relation_names("en").index("language")
+    questions = ask(kb, "fi", GapConfig(relations=(language,)))
+    assert {relation for _, relation in questions} == {"language"}
 
 
-def test_usual_relations_are_those_of_a_direct_count(world: KB) -> None:
-    """Relations that point to a thing tell what it is, too."""
+def test_a_share_outside_of_0_to_1_is_refused() -> None:
+    with pytest.raises(PrixError, match=r"usual 0, .* expected shares above 0"):
+        GapConfig(usual=0)
+
+
+def test_usual_relations_agree_with_a_direct_count(world: KB) -> None:
+    """Relations that point to an entity tell what it is, too."""
     concept = world.concepts()
-    has: dict[int, set[int]] = {}
-    size = world.num_relations
+    held: dict[int, set[int]] = {}
+    num_relations = world.num_relations
     query = "SELECT subject, relation, object FROM triples WHERE split = 'train'"
     for subject, relation, object_ in world.query(query).fetchall():
-        has.setdefault(int(concept[subject]), set()).add(relation)
-        has.setdefault(int(concept[object_]), set()).add(size + relation)
-    number = [sum(one in part for part in has.values()) for one in range(2 * size)]
+        held.setdefault(int(concept[subject]), set()).add(relation)
+        held.setdefault(int(concept[object_]), set()).add(num_relations + relation)
+    holders = [
+        {one for one, relations in held.items() if q in relations} for q in range(2 * num_relations)
+    ]
     expected = {}
     for entity in world.entity_range("et"):
-        own = has.get(int(concept[entity]), set())
-        for wanted in set(range(size)) - own:
-            together = [sum({q, wanted} <= part for part in has.values()) for q in own]
-            shares = [n / (number[q] + 5) for n, q in zip(together, own, strict=True)]
+        own = held.get(int(concept[entity]), set())
+        for wanted in set(range(num_relations)) - own:
+            shares = [len(holders[q] & holders[wanted]) / (len(holders[q]) + 5) for q in own]
             if max(shares, default=0.0) >= 0.3:
                 expected[entity, wanted] = max(shares)
-    found = {}
-    for part in MissingFacts(world, MissingConfig(usual=0.3)).questions("et"):
-        rows = zip(part.queries.subject, part.queries.relation, part.expected, strict=True)
-        guessed = part.kind == KINDS.index("usual")
-        found |= {(s, r): x for (s, r, x), usual in zip(rows, guessed, strict=True) if usual}
-    assert found == pytest.approx(expected) and len(found) > 20
+    guesses = {}
+    for gaps in GapFinder(world, GapConfig(usual=0.3)).find("et"):
+        rows = zip(gaps.queries.subject, gaps.queries.relation, gaps.expected, strict=True)
+        is_guess = gaps.kind == USUAL
+        guesses |= {(s, r): x for (s, r, x), guess in zip(rows, is_guess, strict=True) if guess}
+    assert guesses == pytest.approx(expected) and len(guesses) > 20

@@ -1,67 +1,84 @@
-"""Names that a language may take over."""
+"""Names of other languages that a language may use."""
 
 from pathlib import Path
 
 import pytest
 
 from prixlm import KB, PrixError, import_kb
-from prixlm.enrichment.labels import LabelConfig, LabelRule, propose_labels
+from prixlm.enrichment.labels import LabelConfig, LabelProposer, propose_labels
 
 
 @pytest.fixture(scope="module")
 def kb(tmp_path_factory: pytest.TempPathFactory) -> KB:
-    """German takes over French names of people and never those of cities; so for 600 things."""
+    """German uses the French names of people and never those of cities, for 600 entities."""
     folder = tmp_path_factory.mktemp("labels")
     label = "<http://www.w3.org/2000/01/rdf-schema#label>"
     lines = []
     for number in range(600):
-        name = f"Person {number}" if number % 2 else f"Ville {number}"
-        thing = f"<http://x/{number}>"
-        lines.append(f'{thing} {label} "{name}"@fr .')
-        if number % 2:
-            lines.append(f'{thing} {label} "{name}"@it .')
-        else:
-            lines.append(f'{thing} {label} "Città {number}"@it .')
-        lines.append(f'{thing} {label} "Человек {number}"@ru .')
+        is_person = number % 2
+        entity = f"<http://x/{number}>"
+        french = f"Person {number}" if is_person else f"Ville {number}"
+        italian = french if is_person else f"Città {number}"
+        lines += [f'{entity} {label} "{french}"@fr .', f'{entity} {label} "{italian}"@it .']
+        lines.append(f'{entity} {label} "Человек {number}"@ru .')
         if number % 3:
-            own = name if number % 2 else f"Stadt {number}"
-            lines.append(f'{thing} {label} "{own}"@de .')
-        lines.append(f"{thing} <http://x/r> <http://x/{(number + 1) % 600}> .")
+            german = french if is_person else f"Stadt {number}"
+            lines.append(f'{entity} {label} "{german}"@de .')
+        lines.append(f"{entity} <http://x/r> <http://x/{(number + 1) % 600}> .")
     source = folder / "facts.nt"
     source.write_text("\n".join(lines) + "\n", "utf-8")
     return import_kb([source], folder / "kb", format="rdf")
 
 
-def test_names_that_the_others_share_are_taken_over(kb: KB) -> None:
-    table = propose_labels(kb, "de", LabelConfig(min_confidence=0.8))
-    found = {row["key"]: row for row in table.to_pylist()}
-    wanted = {f"http://x/{n}" for n in range(600) if n % 2 and n % 3 == 0}
-    assert set(found) == wanted, "people without a German name, and no city"
-    row = found["http://x/3"]
+@pytest.fixture(scope="module")
+def german(kb: KB) -> LabelProposer:
+    return LabelProposer(kb, "de", LabelConfig(min_confidence=0.0))
+
+
+def test_names_that_other_languages_share_are_proposed(german: LabelProposer) -> None:
+    rows = {row["key"]: row for row in german.propose().to_pylist() if row["confidence"] >= 0.8}
+    people = {f"http://x/{n}" for n in range(600) if n % 2 and n % 3 == 0}
+    assert set(rows) == people, "people without a German name, and no city"
+    row = rows["http://x/3"]
     assert row["name"] == "Person 3" and row["origin"] == ["fr", "it"] and row["lang"] == "de"
 
 
-def test_a_name_in_another_script_is_not_proposed(kb: KB) -> None:
-    names = propose_labels(kb, "de", LabelConfig(min_confidence=0.0))["name"].to_pylist()
+def test_a_name_in_another_script_is_not_proposed(german: LabelProposer) -> None:
+    names = german.propose()["name"].to_pylist()
     assert names and not any("Человек" in name for name in names)
 
 
-def test_the_confidence_is_tried_on_things_that_it_was_not_learnt_from(kb: KB) -> None:
-    rule = LabelRule(kb, "de")
-    assert rule.reliability is not None and rule.reliability.number == 100
-    assert rule.reliability.ece < 0.05
+def test_the_confidence_is_measured_on_concepts_that_it_was_not_learnt_from(
+    german: LabelProposer,
+) -> None:
+    assert german.reliability.number == 100
+    assert german.reliability.ece < 0.05
 
 
-def test_small_batches_change_nothing(kb: KB, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = propose_labels(kb, "de").to_pylist()
-    monkeypatch.setattr("prixlm.enrichment.labels._ROWS", 7)
-    assert propose_labels(kb, "de").to_pylist() == whole
+def test_small_batches_do_not_change_the_proposals(
+    kb: KB, german: LabelProposer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = german.propose().to_pylist()
+    monkeypatch.setattr("prixlm.enrichment.labels._BATCH_ROWS", 7)
+    assert LabelProposer(kb, "de", german.config).propose().to_pylist() == whole
 
 
-def test_too_little_to_learn_from_is_said(toy: KB, tmp_path: Path) -> None:
+def test_languages_are_proposed_together_and_one_without_examples_has_its_reason(
+    kb: KB, caplog: pytest.LogCaptureFixture
+) -> None:
+    table, summary = propose_labels(kb, ["de", "ru"], LabelConfig(min_confidence=0.8))
+    assert set(table["lang"].to_pylist()) == {"de"}
+    assert summary["de"]["names"] == table.num_rows and summary["de"]["ece"] < 0.05
+    assert summary["ru"]["names"] == 0 and "too few" in summary["ru"]["why"]
+    assert "no labels for ru" in caplog.text
+
+
+def test_too_few_examples_and_bad_settings_are_refused(toy: KB, tmp_path: Path) -> None:
     with pytest.raises(PrixError, match="too few to learn from"):
-        propose_labels(toy, "fi")
+        LabelProposer(toy, "fi")
     with pytest.raises(PrixError, match="has no language xx"):
-        propose_labels(toy, "xx")
+        LabelProposer(toy, "xx")
     with pytest.raises(PrixError, match="expected 0 to 1"):
         LabelConfig(min_confidence=2)
+    with pytest.raises(PrixError, match="fitted 10: expected 100 concepts or more"):
+        LabelConfig(fitted=10)

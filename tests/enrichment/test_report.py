@@ -1,32 +1,31 @@
-"""The report: nothing of a KB's names is markup, and nothing comes from a network."""
+"""The report: nothing in a KB's names is markup, and nothing is loaded from a network."""
 
 import json
 import re
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB
-from prixlm.enrichment.proposals import SCHEMA
 from prixlm.enrichment.report import Report, write_report
-from prixlm.evaluation.proposals import Trial, reliability_curves
-from prixlm.metrics import at_levels, reliability
-from prixlm.reports.grids import Grid
-from tests.enrichment.test_export import make, proposal
+from prixlm.metrics import reliability
+from prixlm.reports.tables import Cell, ResultTable
+from tests.helpers import fact_row, make_proposals
 
 HOSTILE = "<script>alert(1)</script>\" onload='x' [a](javascript:x) ![](http://x) `|*"
 
 
 @pytest.fixture
 def proposals(toy: KB, tmp_path: Path) -> Path:
-    own = toy.entity_range("fi")
+    """Two Finnish proposals; the manifest is full of hostile names."""
+    entities = toy.entity_range("fi")
+    suomi = {"subject": entities.start}
     rows = [
-        proposal(0, subject=own.start, object=own.start + 1, relation=0, subject_name=HOSTILE),
-        proposal(1, subject=own.start, object=own.start + 2, relation=1, object_name="هلسنكي"),
+        fact_row(0, **suomi, object=entities.start + 1, relation=0, subject_name=HOSTILE),
+        fact_row(1, **suomi, object=entities.start + 2, relation=1, object_name="هلسنكي"),
     ]
-    folder = make(tmp_path / "proposals", rows)
+    folder = make_proposals(tmp_path / "proposals", rows)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     config = {"min_confidence": 0.5, "into": ["fi", "ar"], "missing": {"known": ["train"]}}
     config |= {"relations": [HOSTILE], "limit": 7}
@@ -37,33 +36,39 @@ def proposals(toy: KB, tmp_path: Path) -> Path:
     return folder
 
 
-def trial() -> Trial:
-    sure, right = [0.9] * 60 + [0.2] * 60, [True] * 55 + [False] * 65
-    levels = at_levels(pa.array(sure).to_numpy(), pa.array(right).to_numpy(False), 150)
-    return Trial("fused", "fi", "all", 150, 0.4, reliability(sure, right), levels, 0.3)  # type: ignore[arg-type]
-
-
 def test_names_are_escaped_everywhere(toy: KB, proposals: Path, tmp_path: Path) -> None:
+    curve = reliability([0.9] * 60 + [0.2] * 60, [True] * 55 + [False] * 65)  # type: ignore[arg-type]
     report = Report(
         toy,
         proposals,
         title=HOSTILE,
         introduction=HOSTILE,
         command=f"prixlm {HOSTILE}",
-        reliability=reliability_curves([trial()]),
-        grids=[Grid(HOSTILE, {HOSTILE: {HOSTILE: 0.5}}, notes=[HOSTILE])],
+        reliability={"fused": {"fi": curve}},
+        tables=[ResultTable(HOSTILE, rows={HOSTILE: {HOSTILE: Cell(0.5)}}, notes=[HOSTILE])],
         timings={HOSTILE: 1.0},
     )
     page = write_report(tmp_path / "report", report).read_text("utf-8")
     assert "<script" not in page and "&lt;script&gt;" in page
     assert not re.search(r"<[^>]*\sonload=", page)
     assert not re.search(r'(src|href)="(?!data:image/png;base64,)', page), "no network"
+    assert "Confidence against the share of right answers" in page
     text = (tmp_path / "report" / "report.md").read_text("utf-8")
-    text = re.sub(r"(?<!\\)`[^`]*`", "", text)  # the command stands in a code span
+    text = re.sub(r"(?<!\\)`[^`]*`", "", text)  # the command is in a code span
     assert "<script" not in text
-    assert not re.search(r"(?<!\\)\]\(", text), "no link of a name's own"
-    told = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))
-    assert told["examples"][0]["subject"] == HOSTILE
+    assert not re.search(r"(?<!\\)\]\(", text), "a name makes no link"
+    values = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))
+    assert values["examples"][0]["subject"] == HOSTILE
+
+
+def test_the_page_has_the_counts_and_settings_of_the_manifest(
+    toy: KB, proposals: Path, tmp_path: Path
+) -> None:
+    page = write_report(tmp_path / "report", Report(toy, proposals)).read_text("utf-8")
+    for number, label in ((2, "facts proposed in Finnish"), (4, "links proposed in Arabic")):
+        assert f"<li><b>{number}</b>{label}</li>" in page
+    assert "Proposals in Finnish, Arabic with a confidence of 0.5 or more" in page
+    assert "the 7 most confident" in page
 
 
 def test_a_name_has_the_direction_of_its_letters(toy: KB, proposals: Path, tmp_path: Path) -> None:
@@ -72,16 +77,16 @@ def test_a_name_has_the_direction_of_its_letters(toy: KB, proposals: Path, tmp_p
     assert "Confidence against the share" not in page, "without trials there is no curve"
 
 
-def test_coverage_is_that_of_a_hand_worked_example(
+def test_coverage_agrees_with_an_example_worked_by_hand(
     toy: KB, proposals: Path, tmp_path: Path
 ) -> None:
-    """Of the capitals that Finnish can name (Finland's), it states one of one; currency: 1 of 2."""
+    """Finnish can name one capital (Finland's) and states it; of two currencies it states one."""
     write_report(tmp_path / "report", Report(toy, proposals, langs=("fi",)))
     coverage = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))["coverage"]
     rows = {row["relation"]: row["cells"][0]["text"] for row in coverage["rows"]}
     names = toy.relation_names("en")
-    own = pq.read_table(proposals / "proposals.parquet", schema=SCHEMA)["relation"].to_pylist()
+    relations = pq.read_table(proposals / "proposals.parquet")["relation"].to_pylist()
     assert rows["country"].startswith("100%")
-    for relation in own:
+    for relation in relations:
         before, after = rows[names[relation]].split(" → ")
         assert int(after[:-1]) >= int(before[:-1])

@@ -1,22 +1,35 @@
-"""Entity linking: files, ranks, and links that a split hides."""
+"""Entity linking: ranks, files, the links that a split withholds, and the tables."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from prixlm import KB, PrixError, SplitConfig, split_kb
+from prixlm import KB, PrixError, SearchConfig, SplitConfig, import_kb, split_kb
 from prixlm.entities.encoder import EntityEncoder
+from prixlm.entities.mirror import MirrorConfig, mirror
 from prixlm.evaluation.entity_linking import (
     EncoderScorer,
     FuzzyScorer,
     LinkingTask,
+    PerLanguage,
     Scorer,
+    Translation,
     accuracy,
-    linking_ranks,
-    read_hidden_links,
+    evaluate_linking,
+    evaluate_linking_files,
+    evaluate_withheld_links,
+    read_names,
     read_tasks,
+    read_tasks_by_language,
+    read_withheld_links,
+    withheld_tasks,
 )
+from prixlm.evaluation.trained import single_settings
+from prixlm.training.pretrain import pretrain
+from prixlm.training.sampler import Links
+from tests.evaluation.conftest import TINY
 
 
 class Table(Scorer):
@@ -25,11 +38,11 @@ class Table(Scorer):
     name = "table"
 
     def __init__(self, scores: list[list[float]]) -> None:
-        self.scores = np.array(scores)
+        self.table = np.array(scores)
 
-    def tables(self, mentions: object, names: object) -> object:
-        yield self.scores[:1]
-        yield self.scores[1:]
+    def scores(self, mentions: object, names: object) -> object:
+        yield self.table[:1]
+        yield self.table[1:]
 
 
 def test_ranks_equal_a_hand_worked_example() -> None:
@@ -49,7 +62,7 @@ def test_ranks_equal_a_hand_worked_example() -> None:
             [0.1, 0.2, 0.3, 0.4, 0.0],  # 3 is last
         ]
     )
-    ranks = linking_ranks(scores, task)
+    ranks = scores.ranks(task, "fi")
     assert ranks.tolist() == [1, 2, 2, 4]
     assert accuracy(ranks, 1) == 0.25 and accuracy(ranks, 5) == 1.0
     assert np.isnan(accuracy(ranks[:0], 1))
@@ -59,8 +72,8 @@ def test_names_of_one_text_tie(bases: dict[str, Path]) -> None:
     names = ["Paris", "Helsinki", "Paris"]
     task = LinkingTask(names, np.arange(3), ["Paris"], np.array([0, 1]), np.array([2]))
     encoder = EncoderScorer(EntityEncoder.load(bases["xlmr"]))
-    assert linking_ranks(encoder, task).tolist() == [1.5]
-    assert linking_ranks(FuzzyScorer(), task).tolist() == [1.5]
+    assert encoder.ranks(task, "fi").tolist() == [1.5]
+    assert FuzzyScorer().ranks(task, "fi").tolist() == [1.5]
 
 
 def test_strings_alike_are_near(bases: dict[str, Path]) -> None:
@@ -68,7 +81,7 @@ def test_strings_alike_are_near(bases: dict[str, Path]) -> None:
     task = LinkingTask(
         names, np.arange(3), ["helsinkiin", "Tampereen"], np.array([0, 1, 2]), np.array([1, 2])
     )
-    assert linking_ranks(FuzzyScorer(), task).tolist() == [1, 1]
+    assert FuzzyScorer().ranks(task, "fi").tolist() == [1, 1]
     assert task.differ().tolist() == [True, True]
 
 
@@ -125,47 +138,151 @@ def test_the_real_queries_are_linked_to_the_english_ones(
     assert found == {"fi": 122, "ru": 118, "th": 105, "tr": 157}
 
 
-def test_whole_concepts_lose_their_links(world: KB, tmp_path: Path) -> None:
-    split = split_kb(world, tmp_path / "split", SplitConfig(hide_links=0.2, valid=0.05))
-    before, after = world.concepts(), split.concepts()
-    hidden = {name: split.hidden_links(name) for name in ("test", "valid")}
-    test_a, test_b = (np.asarray(column) for column in hidden["test"].columns)
-    assert (before[test_a] == before[test_b]).all()
-    alone = np.bincount(after)[after] == 1
-    assert alone[test_a].all() and alone[test_b].all(), "no third language is left"
-    several = [np.unique(before[np.asarray(h.column(0))]) for h in hidden.values()]
-    assert not set(several[0]) & set(several[1])
-    sizes = np.bincount(before)
-    assert len(several[0]) == pytest.approx(0.2 * (sizes > 1).sum(), rel=0.02)
-    # Every pair of a hidden concept is there, and nothing else of the KB has changed.
-    language = world.language_of(np.arange(world.num_entities))
-    concept = several[0][0]
-    members = np.flatnonzero(before == concept)
-    pairs = {(a, b) for a in members for b in members if a < b and language[a] != language[b]}
-    assert {(a, b) for a, b in zip(test_a, test_b, strict=True) if before[a] == concept} == pairs
-    assert split.num_triples(split="train") == world.num_triples(split="train")
-    with pytest.raises(PrixError, match="hides links already"):
-        split_kb(split, tmp_path / "again", SplitConfig(hide_links=0.2))
-    with pytest.raises(PrixError, match="hides no links"):
-        world.hidden_links()
+def test_files_are_named_by_their_languages(tmp_path: Path) -> None:
+    names, fi, sv = (tmp_path / name for name in ("names", "fi_test.txt", "sv.txt"))
+    names.write_text("1||heart\n", "utf-8")
+    for path in (fi, sv):
+        path.write_text("1||x\n", "utf-8")
+    assert list(read_tasks_by_language(names, [fi, sv])) == ["fi", "sv"]
+    with pytest.raises(PrixError, match="two files of fi: pass one for each language"):
+        read_tasks_by_language(names, [fi, tmp_path / "fi_more.txt"])
+    with pytest.raises(PrixError, match="--format tsv: expected xlbel or lrxel"):
+        read_tasks(names, {"fi": fi}, "tsv")
+    with pytest.raises(PrixError, match="nowhere cannot be read as text"):
+        read_tasks(tmp_path / "nowhere", {"fi": fi})
 
 
-def test_hidden_links_are_a_task(toy: KB, tmp_path: Path) -> None:
-    split = split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.9, valid=0.0))
-    task = read_hidden_links(split, "fi", "en")
+def test_withheld_links_are_a_task(shared_toy: KB, toy_split: KB, tmp_path: Path) -> None:
+    task = read_withheld_links(toy_split, "fi", "en")
     names = dict(enumerate(task.names))
     found = {m: [names[e] for e in task.answers(i)] for i, m in enumerate(task.mentions)}
     everything = {"Suomi": ["Finland"], "Ranska": ["France"], "Helsinki": ["Helsinki"]}
     assert found and found.items() <= everything.items()
-    back = read_hidden_links(split, "en", "fi")
+    back = read_withheld_links(toy_split, "en", "fi")
     assert {(m, task.names[e]) for i, m in enumerate(task.mentions) for e in task.answers(i)} == {
         (back.names[e], m) for i, m in enumerate(back.mentions) for e in back.answers(i)
     }
-    with pytest.raises(PrixError, match="no hidden link from fi into te"):
-        read_hidden_links(split_kb(toy, tmp_path / "s2", SplitConfig(hide_links=0.3)), "fi", "te")
+    one = read_withheld_links(toy_split, "fi", "en", most=1)
+    assert len(one.mentions) == 1 and set(one.mentions) <= set(task.mentions)
+    few = split_kb(shared_toy, tmp_path / "few", SplitConfig(hide_links=0.3))
+    with pytest.raises(PrixError, match="no withheld link from fi into te"):
+        read_withheld_links(few, "fi", "te")
 
 
-def test_hiding_links_is_a_split_of_its_own() -> None:
-    for options in ({"hide_links": 0.0}, {"hide_links": 1.0}, {"hide_links": 0.1, "unseen": 0.1}):
-        with pytest.raises(PrixError, match="--hide-links"):
-            SplitConfig(**options)  # type: ignore[arg-type]
+def test_withheld_tasks_are_those_of_languages_with_withheld_links(
+    shared_toy: KB, toy_split: KB
+) -> None:
+    tasks = withheld_tasks(toy_split, "en")
+    columns = toy_split.withheld_links().columns
+    a, b = (toy_split.language_of(column.to_numpy()) for column in columns)
+    english = toy_split.languages.index("en")
+    linked = {*a[b == english], *b[a == english]}
+    assert set(tasks) == {toy_split.languages[index] for index in linked}
+    assert set(withheld_tasks(toy_split, "en", ["fi"])) == {"fi"}
+    tables = evaluate_linking(tasks, [FuzzyScorer()])
+    assert tables[0].numbers() == {lang: len(task.mentions) for lang, task in tasks.items()}
+    for options, message in (
+        ({"split": "train"}, "expected test or valid"),
+        ({"most": 0}, "--most 0: expected 1 or more"),
+        ({"langs": ["en"]}, "has no withheld links into en"),
+    ):
+        with pytest.raises(PrixError, match=message):
+            withheld_tasks(toy_split, "en", **options)  # type: ignore[arg-type]
+    with pytest.raises(PrixError, match="withholds no links"):
+        withheld_tasks(shared_toy, "en")
+
+
+def test_no_withheld_link_is_trained_on(numbered_split: KB) -> None:
+    links = Links(numbered_split, max_links=1000)
+    found = links.take(np.arange(links.num_links), [0, 0])
+    trained = set(zip(found.subject.tolist(), found.object.tolist(), strict=True))
+    a, b = (column.to_pylist() for column in numbered_split.withheld_links().columns)
+    assert trained and not trained & set(zip(a, b, strict=True))
+    assert not trained & set(zip(b, a, strict=True))
+
+
+def test_aliases_are_names_of_their_entity(tmp_path: Path) -> None:
+    label, alias = (
+        f"<http://www.w3.org/{x}>"
+        for x in ("2000/01/rdf-schema#label", "2004/02/skos/core#altLabel")
+    )
+    lines = [
+        f'<http://x/paris> {label} "Paris"@en .',
+        f'<http://x/paris> {alias} "Lutetia"@en .',
+        f'<http://x/france> {label} "France"@en .',
+        "<http://x/paris> <http://x/country> <http://x/france> .",
+    ]
+    source = tmp_path / "facts.nt"
+    source.write_text("\n".join(lines) + "\n", "utf-8")
+    texts, owner = read_names(import_kb([source], tmp_path / "kb"), "en")
+    named = dict(zip(texts, owner.tolist(), strict=True))
+    assert set(named) == {"Paris", "Lutetia", "France"}
+    assert named["Lutetia"] == named["Paris"] != named["France"]
+
+
+def test_tables_have_a_row_per_linker_and_a_column_per_language(bases: dict[str, Path]) -> None:
+    task = LinkingTask(
+        ["heart", "liver"], np.arange(2), ["sydän", "liver"], np.arange(3), np.array([0, 1])
+    )
+    linkers = [FuzzyScorer(), PerLanguage("each", lambda lang: FuzzyScorer())]
+    first, five, different = evaluate_linking({"fi": task}, linkers)
+    assert list(first.rows) == ["string similarity (rapidfuzz)", "each"]
+    assert first.rows["each"]["fi"] >= (0.5, 2) and five.rows["each"]["fi"].value == 1.0
+    assert different.title == "accuracy@1, names that differ"
+    assert different.numbers() == {"fi": 1}, "one name is the mention itself"
+
+
+def test_encoders_are_evaluated_on_files(bases: dict[str, Path], tmp_path: Path) -> None:
+    names, queries = tmp_path / "names", tmp_path / "fi"
+    names.write_text("1||heart\n2||liver\n", "utf-8")
+    queries.write_text("1||sydän\n2||liver\n9||x\n", "utf-8")
+    tables = evaluate_linking_files([bases["xlmr"], bases["mbert"]], names, [queries])
+    assert list(tables[0].rows) == ["string similarity (rapidfuzz)", "xlmr", "mbert"]
+    assert tables[0].numbers() == {"fi": 2} and tables[2].numbers() == {"fi": 1}
+
+
+def test_a_model_that_saw_the_withheld_links_is_refused(
+    shared_toy: KB, toy_split: KB, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    config = MirrorConfig(positives="links", number=8, batch=4, epochs=1)
+    seen = mirror(bases["xlmr"], tmp_path / "seen", config, shared_toy)
+    checkpoint = next((tmp_path / "seen" / "checkpoints").glob("*/encoder.json")).parent
+    for folder in (tmp_path / "seen", checkpoint):
+        with pytest.raises(PrixError, match="on the withheld links that it would be asked for"):
+            evaluate_withheld_links(toy_split, [folder])
+    assert seen.model.settings.lineage.links_of_kb == shared_toy.fingerprint()
+    # Single reads no links: that it was trained on the whole KB does not matter.
+    pretrain(shared_toy, tmp_path / "single", single_settings(TINY, "fi"))
+    pretrain(shared_toy, tmp_path / "all", TINY)
+    with pytest.raises(PrixError, match=r"all was trained on the KB that .* is a split of"):
+        evaluate_withheld_links(toy_split, [], [tmp_path / "all"], langs=["fi"])
+    encoders = [bases["xlmr"], tmp_path / "single"]
+    tables = evaluate_withheld_links(toy_split, encoders, langs=["fi"])
+    assert list(tables[0].rows) == ["string similarity (rapidfuzz)", "xlmr", "single"]
+
+
+def test_translation_ranks_equal_the_exact_search(toy_split: KB, tmp_path: Path) -> None:
+    model = pretrain(toy_split, tmp_path / "model", TINY)
+    task = read_withheld_links(toy_split, "fi", "en")
+    linker = Translation(model, toy_split, "en")
+    config = SearchConfig(k=10, search="exact")
+    for mention, rank in enumerate(linker.ranks(task, "fi")):
+        name = task.mentions[mention]
+        answers = linker.completer.translate(name, lang="fi", to="en", config=config)
+        right = {task.names[entity] for entity in task.answers(mention)}
+        assert rank == next(answer.rank for answer in answers if answer.name in right)
+    settings = linker.completer.model.settings
+    known = tuple(lang for lang in settings.languages if lang != "fi")
+    linker.completer.model.settings = dataclasses.replace(settings, languages=known)
+    with pytest.raises(PrixError, match="the model has no language 'fi'"):
+        linker.ranks(task, "fi")
+
+
+def test_a_mention_that_does_not_fit_is_counted_as_wrong(
+    toy_split: KB, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    linker = Translation(model, toy_split, "en")
+    length = linker.completer.model.max_length
+    task = LinkingTask(["x"], np.zeros(1, int), ["x " * length], np.arange(2), np.zeros(1, int))
+    assert linker.ranks(task, "fi").tolist() == [np.inf]
+    assert "1 mentions or names are too long" in caplog.text

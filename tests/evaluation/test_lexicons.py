@@ -1,4 +1,4 @@
-"""VecMap and bilingual lexicon induction."""
+"""Bilingual lexicon induction: files, ranks by CSLS and by spelling, and the tables."""
 
 from pathlib import Path
 
@@ -7,13 +7,15 @@ import pytest
 
 from prixlm import PrixError
 from prixlm.entities.encoder import EntityEncoder
-from prixlm.entities.vecmap import fit_mapping
 from prixlm.evaluation.lexicons import (
     Dictionary,
     csls_ranks,
+    evaluate_dictionary_files,
+    evaluate_lexicons,
     induce,
     induce_by_spelling,
-    read_dictionaries,
+    read_dictionary,
+    read_folder,
 )
 
 Array = np.ndarray
@@ -21,63 +23,6 @@ Array = np.ndarray
 
 def unit(vectors: Array) -> Array:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def transcribed(x: Array, z: Array, pairs: Array) -> tuple[Array, Array]:
-    """The steps of the authors' `map_embeddings.py --supervised`, one after another."""
-    x, z = unit(x), unit(z)
-    x, z = unit(x - x.mean(0)), unit(z - z.mean(0))
-    source, target = pairs.T
-
-    def whitening_transformation(m: Array) -> Array:
-        _, s, vt = np.linalg.svd(m, full_matrices=False)
-        return vt.T.dot(np.diag(1 / s)).dot(vt)
-
-    xw, zw = x.copy(), z.copy()
-    wx1 = whitening_transformation(xw[source])
-    wz1 = whitening_transformation(zw[target])
-    xw, zw = xw.dot(wx1), zw.dot(wz1)
-    wx2, s, wz2_t = np.linalg.svd(xw[source].T.dot(zw[target]))
-    wz2 = wz2_t.T
-    xw, zw = xw.dot(wx2), zw.dot(wz2)
-    xw *= s**0.5
-    zw *= s**0.5
-    xw = xw.dot(wx2.T.dot(np.linalg.inv(wx1)).dot(wx2))
-    zw = zw.dot(wz2.T.dot(np.linalg.inv(wz1)).dot(wz2))
-    return unit(xw), unit(zw)
-
-
-def test_the_map_equals_a_transcription_of_its_steps() -> None:
-    generator = np.random.default_rng(0)
-    x, z = generator.normal(size=(50, 6)), generator.normal(size=(40, 6))
-    pairs = np.stack([generator.permutation(40)[:30], generator.permutation(40)[:30]], axis=1)
-    found = fit_mapping(x, z, pairs)
-    for ours, theirs in zip((found.source, found.target), transcribed(x, z, pairs), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
-def test_a_planted_rotation_is_found() -> None:
-    generator = np.random.default_rng(1)
-    x = generator.normal(size=(300, 12))
-    rotation, _ = np.linalg.qr(generator.normal(size=(12, 12)))
-    z = unit(x) @ rotation
-    found = fit_mapping(x, z, np.stack([np.arange(60)] * 2, axis=1))
-    nearest = (found.source @ found.target.T).argmax(1)
-    assert (nearest == np.arange(300)).all()
-
-
-def test_fewer_pairs_than_dimensions_still_give_numbers() -> None:
-    generator = np.random.default_rng(2)
-    x, z = generator.normal(size=(30, 16)), generator.normal(size=(30, 16))
-    found = fit_mapping(x, z, np.stack([np.arange(4)] * 2, axis=1))
-    assert np.isfinite(found.source).all() and np.isfinite(found.target).all()
-
-
-def test_vectors_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(PrixError, match="have 3 numbers and target vectors 4"):
-        fit_mapping(np.ones((2, 3)), np.ones((2, 4)), np.zeros((1, 2), int))
-    with pytest.raises(PrixError, match="no training pair"):
-        fit_mapping(np.ones((2, 3)), np.ones((2, 3)), np.zeros((0, 2), int))
 
 
 def test_ranks_by_csls_equal_a_double_loop() -> None:
@@ -128,23 +73,88 @@ def test_lines_that_are_no_pairs_are_counted(tmp_path: Path) -> None:
     train, test = tmp_path / "train", tmp_path / "test"
     train.write_text("a\tb\r\nc d\n\none\ne\t\na\tb\n", "utf-8")
     test.write_text("x\ty z\n", "utf-8")
-    found = read_dictionaries(train, test)
+    found = read_dictionary(train, test)
     assert found.train == [("a", "b"), ("c", "d")]
     assert found.test == [("x", "y z")]
     assert found.problems == {"train: not two words": 2, "train: twice the same pair": 1}
     test.write_text("\n")
     with pytest.raises(PrixError, match="no pair of words"):
-        read_dictionaries(train, test)
+        read_dictionary(train, test)
     with pytest.raises(PrixError, match="cannot be read"):
-        read_dictionaries(train, tmp_path / "none")
+        read_dictionary(train, tmp_path / "none")
 
 
 def test_the_real_dictionaries_are_read_whole(data: Path) -> None:
     folder = data / "bli" / "fi-ru"
-    found = read_dictionaries(
+    found = read_dictionary(
         folder / "yacle.train.freq.5k.fi-ru.tsv", folder / "yacle.test.freq.2k.fi-ru.tsv"
     )
     assert (len(found.train), len(found.test)) == (5000 - 185, 2000 - 31)
     assert sorted(found.problems.values()) == [31, 185]
     in_train = {word for word, _ in found.train}
     assert sum(word in in_train for word, _ in found.test) >= 296
+
+
+def test_a_folder_of_dictionaries(data: Path, tmp_path: Path) -> None:
+    found = read_folder(data / "bli")
+    assert {name: code for name, (_, code) in found.items()} == {
+        "en-fi": "fi",
+        "en-it": "it",
+        "fi-ru": "ru",
+    }
+    with pytest.raises(PrixError, match="no folder for a pair"):
+        read_folder(tmp_path)
+    (tmp_path / "a-b").mkdir()
+    with pytest.raises(PrixError, match=r"0 \*train\* and 0 \*test\* files: expected one of each"):
+        read_folder(tmp_path)
+
+
+WORDS = [f"{a}{b}" for a in "abcdef" for b in "ghijk"]
+PAIRS = [(word, word[::-1]) for word in WORDS]
+
+
+def test_tables_tell_candidates_and_subsets_apart(bases: dict[str, Path]) -> None:
+    encoder = EntityEncoder.load(bases["xlmr"])
+    dictionaries = {
+        "en-fi": (Dictionary(PAIRS[:20], PAIRS[15:]), "fi"),
+        "en-xx": (Dictionary(PAIRS[:20], PAIRS[20:]), None),
+    }
+    tables = evaluate_lexicons({"xlmr": encoder}, dictionaries, num_frequent=50)
+    assert [table.title for table in tables] == [
+        "accuracy among dictionary",
+        "MRR among dictionary",
+        "accuracy among dictionary, sources not in train",
+        "MRR among dictionary, sources not in train",
+        "accuracy among and frequent words",
+        "MRR among and frequent words",
+        "accuracy among and frequent words, sources not in train",
+        "MRR among and frequent words, sources not in train",
+    ]
+    assert all(list(table.rows) == ["string similarity (rapidfuzz)", "xlmr"] for table in tables)
+    assert tables[0].numbers() == {"en-fi": 15, "en-xx": 10}
+    assert tables[2].numbers() == {"en-fi": 10, "en-xx": 10}
+    assert tables[0].notes == ["Candidates: en-fi 30, en-xx 30"]
+    assert tables[4].columns() == ["en-fi"], "only one target language is known"
+    assert tables[4].notes[0].startswith("Candidates: en-fi ")
+    encoded = evaluate_lexicons({"xlmr": encoder}, dictionaries, 0, spelling=False)
+    assert len(encoded) == 4 and list(encoded[0].rows) == ["xlmr"]
+    assert encoded[0].rows["xlmr"] == tables[0].rows["xlmr"]
+
+
+def test_a_language_without_frequent_words_has_the_candidates_of_the_dictionary(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tables = evaluate_lexicons({}, {"en-xx": (Dictionary(PAIRS[:20], PAIRS[20:]), "xx")})
+    assert {table.candidates for table in tables} == {"dictionary"}
+    assert "candidates of the dictionary only" in caplog.text
+
+
+def test_files_are_columns_and_encoders_are_rows(bases: dict[str, Path], tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS))
+    tables = evaluate_dictionary_files([bases["xlmr"]], [words], [words])
+    assert tables[0].columns() == ["words"] and "xlmr" in tables[0].rows
+    with pytest.raises(PrixError, match="name an encoder"):
+        evaluate_dictionary_files([], [words], [words])
+    with pytest.raises(PrixError, match="1 files to learn from, 1 to test and 2 target languages"):
+        evaluate_dictionary_files([bases["xlmr"]], [words], [words], ["fi", "it"])

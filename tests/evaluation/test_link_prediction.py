@@ -1,81 +1,36 @@
-"""Link prediction: filter, subsets and ranks against hand-worked examples."""
+"""Link prediction: ranks and figures against hand-worked examples, results as files and tables."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-from prixlm import KB, Completer, PrixError, PrixLM, import_kb
-from prixlm.decoding.search import score_all
+from prixlm import KB, PrixError
 from prixlm.evaluation.link_prediction import (
+    EvaluateConfig,
+    RankerResult,
+    describe_ranks,
+    evaluate_rankers,
     figures_by_language,
     figures_by_relation,
+    plot_results,
     rank_facts,
+    read_result_tables,
+    result_tables,
     write_ranks,
+    write_results,
 )
-from prixlm.rankers.base import PerLanguage, Queries, Ranked, make_ranked, ranks_from_pairs
-from prixlm.rankers.complex import ComplEx, GraphRanker
+from prixlm.metrics import Figures
+from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
-from prixlm.rankers.links import Transfer
-from prixlm.rankers.lm import ModelRanker
-
-FACTS = """\
-lang\tsubject\trelation\tobject\tsplit
-en\tFinland\tborders\tSweden\ttrain
-en\tFinland\tborders\tNorway\ttest
-en\tFinland\tborders\tRussia\tvalid
-en\tNorway\tborders\tFinland\ttrain
-en\tSweden\tcapital\tStockholm\ttest
-en\tSweden\tcapital of\tOslo\ttrain
-en\tNorway\tcapital\tOslo\ttest
-fi\tRuotsi\tcapital\tTukholma\ttrain
-fi\tNorja\tborders\tRuotsi\ttrain
-"""
-LINKS = """\
-lang_a\tname_a\tlang_b\tname_b
-en\tSweden\tfi\tRuotsi
-en\tStockholm\tfi\tTukholma
-en\tNorway\tfi\tNorja
-"""
+from prixlm.rankers.links import MergedLookup
 
 
-@pytest.fixture
-def kb(tmp_path: Path) -> KB:
-    (tmp_path / "facts.tsv").write_text(FACTS, "utf-8")
-    (tmp_path / "links.tsv").write_text(LINKS, "utf-8")
-    return import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
-
-
-def test_the_filter_and_the_subsets_are_those_worked_by_hand(kb: KB) -> None:
-    facts = read_facts(kb, "en")
-    subjects, objects = (kb.names(a.tolist()) for a in (facts.queries.subject, facts.objects))
-    pairs = list(zip(subjects, objects, strict=True))
-    by_pair = {pair: number for number, pair in enumerate(pairs)}
-    assert set(by_pair) == {("Finland", "Norway"), ("Sweden", "Stockholm"), ("Norway", "Oslo")}
-    border = by_pair["Finland", "Norway"]
-    hidden = facts.queries.hidden[
-        facts.queries.offset[border] : facts.queries.offset[border + 1]
-    ].tolist()
-    assert sorted(kb.names(hidden)) == ["Russia", "Sweden"]  # train and valid, not the truth
-    in_ = {name: [pairs[n] for n in np.flatnonzero(rows)] for name, rows in facts.subsets.items()}
-    assert len(in_["all"]) == 3
-    assert ("Sweden", "Stockholm") not in in_["no transfer"]  # Finnish train says it
-    assert len(in_["no transfer"]) == 2
-    assert in_["no inverse"] != in_["all"] and ("Finland", "Norway") not in in_["no inverse"]
-
-
-def test_a_sample_is_a_part_of_the_whole_and_nothing_is_an_error(kb: KB) -> None:
-    some = read_facts(kb, "en", most=2)
-    assert len(some) == 2 and len(some.queries) == 2 and len(some.queries.offset) == 3
-    with pytest.raises(PrixError, match="has no test triples in fi: make some"):
-        read_facts(kb, "fi")
-
-
-def test_transfer_never_reads_what_is_tested(kb: KB) -> None:
-    table = rank_facts(kb, Transfer(kb, "lookup"), [read_facts(kb, "en")])
+def test_figures_are_by_language_subset_and_relation(nordic: KB) -> None:
+    table = rank_facts(nordic, MergedLookup(nordic), [read_facts(nordic, "en")])
     right = [row["object_name"] for row in table.to_pylist() if row["rank"] == 1]
     assert right == ["Stockholm"]
     found = figures_by_language(table)["en"]
@@ -86,8 +41,8 @@ def test_transfer_never_reads_what_is_tested(kb: KB) -> None:
     assert next(iter(relations.values())).hits_1 == 0.5
 
 
-def test_answers_are_written_out_with_their_ranks(kb: KB, tmp_path: Path) -> None:
-    table = rank_facts(kb, Transfer(kb, "lookup"), [read_facts(kb, "en")], answers=3)
+def test_answers_are_written_out_with_their_ranks(nordic: KB, tmp_path: Path) -> None:
+    table = rank_facts(nordic, MergedLookup(nordic), [read_facts(nordic, "en")], answers=3)
     write_ranks(table, tmp_path / "ranks.parquet")
     assert pq.read_table(tmp_path / "ranks.parquet").equals(table)
     write_ranks(table, tmp_path / "ranks.tsv")
@@ -100,103 +55,128 @@ def test_answers_are_written_out_with_their_ranks(kb: KB, tmp_path: Path) -> Non
         write_ranks(table, tmp_path / "ranks.doc")
 
 
-def test_ranks_of_scored_pairs_share_ties() -> None:
-    nothing = np.zeros(0, np.int64)
-    queries = Queries("en", np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(4, int), nothing)
-    owner = np.array([0, 0, 0, 1, 1])
-    entity = np.array([4, 5, 6, 4, 5])
-    score = np.array([2.0, 2.0, 1.0, 3.0, 1.0])
-    # 5 ties for the first place; 5 is second; nothing is known of the third query's 10 candidates.
-    ranks = ranks_from_pairs(queries, owner, entity, score, np.array([5, 5, 5]), candidates=10)
-    assert ranks.tolist() == [1.5, 2.0, 5.5]
-    # Of ten candidates two are listed: the other eight share places 3 to 10.
-    assert ranks_from_pairs(queries, owner, entity, score, np.array([9, 9, 9]), 10)[1] == 6.5
-    ranked = make_ranked(3, owner, entity, score, 2)
-    assert isinstance(ranked, Ranked) and ranked.entity.tolist() == [4, 5, 4, 5]
-    assert ranked.offset.tolist() == [0, 2, 4, 4]
+ONE = Figures(10, 0.1, 0.2, 0.5, 0.25, 0.01)
+NONE = Figures(0, *[float("nan")] * 4, 0.0)
+FIGURES = {"en": {"all": ONE, "no transfer": NONE}, "fi": {"all": ONE, "no transfer": ONE}}
+RESULT = RankerResult("a | $x$ [b]", FIGURES, "exact", 100.0, 2.0)
 
 
-@pytest.fixture
-def completer(kb: KB, bases: dict[str, Path]) -> Completer:
-    model = PrixLM.from_base(bases["xlmr"], kb.languages)
-    with torch.no_grad():
-        for parameter in model.backbone.parameters():
-            parameter.mul_(4.0)
-    return Completer(model, kb)
+def test_a_result_is_one_file(tmp_path: Path) -> None:
+    RESULT.save(tmp_path / "rows" / "a.json")
+    assert repr(RankerResult.load(tmp_path / "rows" / "a.json")) == repr(RESULT)
+    assert "NaN" not in (tmp_path / "rows" / "a.json").read_text()
+    (tmp_path / "b.json").write_text("{}")
+    with pytest.raises(PrixError, match=r"is not a valid results row .* delete it to recompute it"):
+        RankerResult.load(tmp_path / "b.json")
 
 
-def test_the_models_ranks_are_those_of_scoring_every_entity(kb: KB, completer: Completer) -> None:
-    facts = read_facts(kb, "en")
-    exact = ModelRanker(completer, batch=2)
-    ranks = exact.ranks(facts.queries, facts.objects)
-    best = exact.best(facts.queries, 4)
-    trie = completer.trie("en")
-    relations = kb.relation_names("en")
-    for number in range(len(facts)):
-        name = kb.names([int(facts.queries.subject[number])])[0]
-        relation = relations[facts.queries.relation[number]]
-        prefix = completer.model.encoder.encode(name, relation, None)
-        offset = facts.queries.offset
-        hidden = facts.queries.hidden[offset[number] : offset[number + 1]]
-        [whole] = score_all(completer.model, trie, [prefix], exclude=[hidden])
-        place = whole.entity.tolist().index(facts.objects[number])
-        assert ranks[number] == place + 1
-        mine = best.entity[best.offset[number] : best.offset[number + 1]]
-        assert mine.tolist() == whole.entity[:4].tolist()
-    assert exact.ranks(facts.queries, facts.objects, beyond=1).max() == np.inf
-    beam = ModelRanker(completer, search="beam", batch=2)
-    assert beam.ranks(facts.queries, facts.objects).tolist() == ranks.tolist()
+def test_a_result_of_version_0_1_tells_its_depth_in_its_text(tmp_path: Path) -> None:
+    for how, max_rank in (
+        ("exact", 1000),
+        ("beam K = 50, to rank 10", 10),
+        ("exact, to rank 100", 100),
+    ):
+        values = dataclasses.replace(RESULT, how=how).to_json()
+        del values["max_rank"]
+        assert RankerResult.from_json(values, tmp_path).max_rank == max_rank
+        search = how.split(",")[0]
+        assert describe_ranks(max_rank, search) == how
 
 
-def test_entities_of_one_name_share_their_ranks_or_are_ranked_as_one_name(
-    tmp_path: Path, bases: dict[str, Path]
-) -> None:
-    names = ["Springfield", "Springfield", "Springfield", "Salem", "Portland", "Oregon"]
-    folder = tmp_path / "dbp"
-    (folder / "entity").mkdir(parents=True), (folder / "kg").mkdir()
-    (folder / "entity" / "en.tsv").write_text("\n".join(names) + "\n")
-    (folder / "relations.txt").write_text("city\n")
-    (folder / "kg" / "en-train.tsv").write_text("5\t0\t0\n")
-    (folder / "kg" / "en-val.tsv").write_text("5\t0\t3\n")
-    (folder / "kg" / "en-test.tsv").write_text("5\t0\t1\n5\t0\t4\n")
-    kb = import_kb([folder], tmp_path / "kb")
-    facts = read_facts(kb, "en")
-    model = PrixLM.from_base(bases["xlmr"], kb.languages)
-    with torch.no_grad():
-        for parameter in model.backbone.parameters():
-            parameter.mul_(4.0)
-    completer = Completer(model, kb)
-    prefix = model.encoder.encode("Oregon", kb.relation_names("en")[0], None)
-    [whole] = score_all(model, completer.trie("en"), [prefix])
-    order = [kb.names([e])[0] for e in whole.entity.tolist()]
-    portland, springfield = np.argsort(kb.names(facts.objects.tolist()))
-    # It hides a Springfield, Salem and Portland; two Springfields and Oregon are left.
-    above = int(order.index("Oregon") < order.index("Springfield"))
-    for search in ("beam", "exact"):
-        plain = ModelRanker(completer, search=search).ranks(facts.queries, facts.objects)
-        assert plain[springfield] == above + 1.5
-        named = ModelRanker(completer, search=search, by_name=True)
-        ranks = named.ranks(facts.queries, facts.objects)
-        assert ranks[springfield] == above + 1
-        # Portland's query hides Salem and two Springfields, by name all three.
-        assert ranks[portland] == 1 + int(order.index("Oregon") < order.index("Portland"))
-        third = int(order.index("Springfield") < order.index("Portland"))
-        assert plain[portland] == ranks[portland] + third
+def test_a_ranker_whose_ranks_end_at_10_has_no_mrr() -> None:
+    beam = dataclasses.replace(RESULT, title="beam", max_rank=10)
+    tables = result_tables([RESULT, beam], subsets=("all", "no transfer"))
+    assert [table.title for table in tables] == [
+        *("Hits@1", "Hits@3", "Hits@10", "MRR"),
+        *("Hits@1, no transfer", "Hits@3, no transfer", "Hits@10, no transfer"),
+        "MRR, no transfer",
+    ]
+    assert tables[2].cells("beam") == ["50.0", "50.0", "50.0"]
+    assert tables[3].cells("beam") == ["–", "–", "–"] and tables[3].cells(RESULT.title)[0] == "25.0"
+    assert tables[4].cells(RESULT.title) == ["–", "10.0", "–"], "English has no such facts"
 
 
-def test_scores_of_given_objects_are_those_of_the_lists(kb: KB, completer: Completer) -> None:
-    facts = read_facts(kb, "en")
-    nodes = int(kb.concepts().max()) + 1
-    graph = GraphRanker(kb, ComplEx(nodes, kb.num_relations, 4, kb.num_entities))
-    rankers: list[Any] = [ModelRanker(completer, batch=2), Transfer(kb), graph]
-    rankers.append(PerLanguage("each", {"en": rankers[0]}))
-    for ranker in rankers:
-        ranked = ranker.best(facts.queries, 100)
-        mixed = np.random.default_rng(0).permutation(len(ranked.entity))
-        owner, entity = ranked.owners()[mixed], ranked.entity[mixed]
-        scores = ranker.scores(facts.queries, owner, entity)
-        np.testing.assert_allclose(scores, ranked.score[mixed], rtol=1e-4, atol=1e-4)
-        none = ranker.scores(facts.queries, owner[:0], entity[:0])
-        assert len(none) == 0
-    with pytest.raises(PrixError, match="each has no fi: en"):
-        rankers[-1].best(read_facts(kb, "fi", "train").queries, 1)
+def test_results_are_written_as_tables_and_read_by_the_report(tmp_path: Path) -> None:
+    other = dataclasses.replace(RESULT, title="_b", training_seconds=None)
+    write_results(tmp_path, {"First": [RESULT, other], "Second": [RESULT]})
+    text = (tmp_path / "table.md").read_text("utf-8")
+    assert text.startswith("## First\n\n**Hits@1** (%)") and "## Second" in text
+    assert "| a \\| $x$ \\[b\\] | 10.0 | 10.0 | 10.0 | exact | 2 min |" in text
+    assert "| exact | none |" in text and "**MRR, no transfer** (%)" in text
+    tables = read_result_tables(tmp_path / "table.json")
+    assert [table.title for table in tables] == ["Hits@1", "Hits@10"]
+    assert list(tables[0].rows) == [RESULT.title, "_b"] and tables[0].numbers() == {
+        "en": 10,
+        "fi": 10,
+    }
+    plot_results([RESULT, other], tmp_path / "table.png")
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([tables[0].to_json()]))
+    assert read_result_tables(path)[0].title == "Hits@1", "tables of other tasks are a list"
+
+
+def test_evaluation_writes_tables_and_answers(numbered: KB, model: Path, tmp_path: Path) -> None:
+    graph = tmp_path / "graph"
+    train_graph(numbered, graph, GraphConfig(rank=4, epochs=1, batch=50))
+    config = EvaluateConfig(models=(model,), graphs=(graph,), relations=2, search="exact")
+    evaluation = evaluate_rankers(numbered, config, tmp_path / "out")
+    titles = [result.title for result in evaluation.results]
+    links = [f"links: {rule}" for rule in ("direct", "lookup", "pairs")]
+    rules = ["rules: paths", "rules: similar"]
+    assert titles == ["usual object", *links, *rules, "Prix-LM all", "ComplEx graph"]
+    relations = evaluation.relations
+    assert list(relations) == titles and all(len(part) == 2 for part in relations.values())
+    answers = pq.read_table(tmp_path / "out" / "answers" / "prix-lm-all.parquet").to_pylist()
+    assert len(answers) == numbered.num_triples(split="test")
+    for row in answers:
+        if row["rank"] <= 10:  # the truth stands at its rank in the list
+            assert row["answer"].index(row["object"]) + 1 == row["rank"]
+    carried = pq.read_table(tmp_path / "out" / "answers" / "links-lookup.parquet").to_pylist()
+    assert any(origin for row in carried for origin in row["origin"])
+    by_relation = json.loads((tmp_path / "out" / "relations" / "links-pairs.json").read_text())
+    assert sum(part["number"] for part in by_relation.values()) == len(answers)
+    for name in ("table.md", "table.json", "table.png"):
+        assert (tmp_path / "out" / name).exists()
+    tables = evaluation.tables()
+    assert [table.title for table in tables[:6]] == [
+        *("Hits@1", "Hits@3", "Hits@10", "MRR"),
+        *("MRR, no transfer", "MRR, no inverse"),
+    ]
+    assert tables[6].title == "usual object, by relation" and len(tables) == 6 + len(titles)
+    assert tables[6].headers() == ["Hits@1", "Hits@10", "MRR", "facts"]
+
+
+def test_a_beam_is_told_apart_from_exact_ranks(numbered: KB, model: Path) -> None:
+    config = EvaluateConfig(models=(model, model), most=3, by_name=True, langs=("fi",), relations=1)
+    evaluation = evaluate_rankers(numbered, config)
+    beam = evaluation.results[-1]
+    assert beam.title == "Prix-LM all (2)", "rows of one name are numbered"
+    assert beam.max_rank == 10 and beam.how == "beam K = 50, to rank 10, by name"
+    assert list(beam.figures) == ["fi"] and beam.figures["fi"]["all"].number == 3
+    values = evaluation.to_json()
+    (relation,) = values["relations"][beam.title].values()
+    assert relation["mrr"] is None and relation["hits_10"] is not None
+    (relation,) = values["relations"]["links: pairs"].values()
+    assert relation["mrr"] is not None
+    assert evaluation.tables()[-1].cells(next(iter(evaluation.relations[beam.title])))[2] == "–"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "train"}, "expected test or valid"),
+        ({"search": "wide"}, "expected beam or exact"),
+        ({"most": 0}, "--most is 1 or more"),
+        ({"fuse": True, "split": "valid"}, "evaluate it on test"),
+        ({"fuse": True, "by_name": True}, "leave out --by-name"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PrixError, match=message):
+        EvaluateConfig(**options)
+
+
+def test_a_kb_without_test_facts_is_refused(toy: KB) -> None:
+    with pytest.raises(PrixError, match="has no test triples: make some with `prixlm split`"):
+        evaluate_rankers(toy, EvaluateConfig())

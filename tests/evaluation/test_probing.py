@@ -1,4 +1,4 @@
-"""Probing: prompts in, the paper's protocol and candidate ranking."""
+"""Probing: files of prompts, the paper's protocol, candidate ranking, and the tables."""
 
 import dataclasses
 import json
@@ -11,7 +11,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaForMaskedLM
 
 from prixlm import PrixError, PrixLM
-from prixlm.evaluation.probing import Prompt, Prompts, probe, read_bmlama, read_mlama
+from prixlm.evaluation.probing import (
+    Prompt,
+    Prompts,
+    _Probing,
+    evaluate_models,
+    evaluate_probing,
+    probe,
+    read_bmlama,
+    read_bmlama_files,
+    read_bmlama_folder,
+    read_mlama,
+    read_mlama_folder,
+)
 from prixlm.lm.token_cache import encode_names
 
 HEADER = "Prompt\tAns\tCandidate Ans\tSubject\n"
@@ -84,20 +96,18 @@ def test_stop_words_and_punctuation_are_no_answers(bases: dict[str, Path]) -> No
     english = probe(model, prompts, "en")
     assert english.best == {0: word, 1: word}
     assert english.problems == {
-        "an answer that is a stop word or none (never right as best word)": 1,
+        "an answer that is a stop word or not a word (never the best word)": 1,
         "no second candidate (not ranked)": 2,
     }
     assert probe(model, prompts, "fi").best == {0: "a", 1: "a"}, "in Finnish it is none"
 
 
 def test_scores_at_the_mask_equal_the_padded_pass(bases: dict[str, Path]) -> None:
-    from prixlm.evaluation.probing import _Probing
-
     model = PrixLM.from_base(bases["xlmr"], ())
     probing = _Probing(model, "en")
     texts = ["Finland is in <mask>.", "<mask>", "Paris <mask> is the capital of France"]
-    inputs = [probing._fill(text, 2) for text in texts]
-    for rows, scores in probing._scores(inputs):
+    inputs = [probing.fill(text, 2) for text in texts]
+    for rows, scores in probing.mask_scores(inputs):
         start = 0
         for row in rows:
             ids = torch.tensor([inputs[row]])
@@ -158,7 +168,7 @@ def test_mlama_folders_have_relations(bases: dict[str, Path], tmp_path: Path) ->
     assert found.problems == {
         "a relation without a template": 1,
         "a row without a subject or an object": 1,
-        "a line that is no JSON object": 1,
+        "a line that is not a JSON object": 1,
         "a template without a relation or a text": 1,
     }
     result = probe(PrixLM.from_base(bases["xlmr"], ()), found, "fi")
@@ -227,3 +237,48 @@ def test_small_passes_change_nothing(wordy: Path, monkeypatch: pytest.MonkeyPatc
     whole = probe(model, prompts, "fi")
     monkeypatch.setattr("prixlm.evaluation.probing._LOGITS", 100)
     assert probe(model, prompts, "fi") == whole
+
+
+def test_files_of_prompts_are_named_by_their_languages(tmp_path: Path) -> None:
+    row = "It is <mask>.\ta\ta, b\tx\n"
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "en.tsv").write_text(HEADER + row)
+    assert set(read_bmlama_folder(tmp_path / "one")) == {"en"}
+    with pytest.raises(PrixError, match="two files of en: pass one for each language"):
+        read_bmlama_files([tmp_path / "one" / "en.tsv", tmp_path / "two" / "en.tsv"])
+    with pytest.raises(PrixError, match=r"has no .tsv file"):
+        read_bmlama_folder(tmp_path)
+    with pytest.raises(PrixError, match="expected mLAMA's layout"):
+        read_mlama_folder(tmp_path)
+
+
+def test_tables_compare_models_on_their_own_and_on_common_prompts(
+    wordy: Path, bases: dict[str, Path]
+) -> None:
+    small = PrixLM.from_base(wordy, ())
+    favour(small, [piece(small, "Rome"), piece(small, "Paris")])
+    other = PrixLM.from_base(bases["mbert"], ())
+    texts = ("It is in <mask>.", "<mask> is it")
+    prompts = Prompts([Prompt(text, "Rome", ("Rome", "Paris"), "P1") for text in texts])
+    tables, results = evaluate_probing({"xlmr": small, "mbert": other}, {"fi": prompts})
+    single, common, ranked, by_relation = tables
+    assert [table.title for table in tables] == [
+        "best word, one-piece answers",
+        "best word, answers of one piece for every model",
+        "candidate ranking",
+        "candidate ranking by relation, fi",
+    ]
+    assert single.rows["xlmr"]["fi"] == (1.0, 2) and single.rows["mbert"]["fi"].number == 0
+    assert common.numbers() == {"fi": 0}, "mBERT's pieces have no Rome"
+    assert ranked.rows["chance"]["fi"].value == 0.5 and ranked.rows["xlmr"]["fi"].value == 1.0
+    assert list(by_relation.rows) == ["P1"] and by_relation.columns() == ["xlmr", "mbert"]
+    assert "Words that the best one is chosen from: xlmr" in single.notes[0]
+    assert set(results) == {"xlmr", "mbert"}
+
+
+def test_a_compact_model_is_marked_and_named_by_its_folder(model: Path) -> None:
+    prompts = {"fi": Prompts([Prompt("<mask> on", "fi 1", ("fi 1", "fi 22"))])}
+    tables, _ = evaluate_models([model], prompts)
+    assert list(tables[0].rows) == [model.name]
+    assert "never seen a sentence (all)" in tables[0].notes[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from babel.numbers import get_territory_currencies
 
+from prixlm import KB
 from prixlm.errors import PrixError
 from prixlm.importers import world
 from prixlm.importers.format import LABEL, Chunk, Parsed, Parser
@@ -110,7 +111,7 @@ def test_territories_have_the_names_that_readers_know(
     assert {code: names[lang][f"territory/{code}"] for code in expected} == expected
 
 
-def test_other_things_have_the_names_that_readers_know(names: Names) -> None:
+def test_other_entities_have_the_names_that_readers_know(names: Names) -> None:
     assert names["te"]["language/te"] == "తెలుగు"
     assert names["te"]["city/Asia/Kolkata"] == "కోల్\u200cకతా"
     assert names["te"]["currency/INR"] == "భారతదేశ రూపాయి"
@@ -179,7 +180,7 @@ def test_known_facts_elsewhere_hold(facts: Facts) -> None:
     assert ("city/America/Asuncion", world.COUNTRY, "territory/PY") in facts
 
 
-def test_what_is_past_or_false_is_absent(names: Names, facts: Facts) -> None:
+def test_past_and_false_facts_are_absent(names: Names, facts: Facts) -> None:
     dead = ("SU", "YU", "DD", "CS", "AN", "ZZ", "QO", "XA", "XB", "EZ", "UN", "EU")
     absent = {f"territory/{code}" for code in dead}
     absent |= {"currency/FIM", "currency/DEM", "currency/XXX", "currency/HRK"}
@@ -271,3 +272,18 @@ def test_the_format_states_its_versions_and_licences_and_recognises_no_file() ->
     assert not world.WORLD.recognises(Path("world"))
     assert "Unicode License v3" in world.WORLD.licence
     assert "CC BY 4.0" in world.WORLD.licence
+
+
+def test_the_world_kb_has_17_languages_and_links_them(request: pytest.FixtureRequest) -> None:
+    kb: KB = request.getfixturevalue("world")  # `world` is the module here
+    assert len(kb.languages) == 17
+    assert kb.num_triples() >= 35_000
+    (finland,) = kb.find("Suomi", "fi")
+    names = {e.lang: e.name for e in kb.find_key(finland.key)}
+    assert names["te"] == "ఫిన్లాండ్" and names["th"] == "ฟินแลนด์" and names["lo"] == "ຟິນແລນ"
+    pairs = sum(batch.num_rows for batch in kb.link_pairs(["fi", "te"]))
+    assert pairs == len({e.key for e in _all(kb, "fi")} & {e.key for e in _all(kb, "te")})
+
+
+def _all(kb: KB, lang: str) -> list[object]:
+    return list(kb.entities(kb.entity_range(lang)))

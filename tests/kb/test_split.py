@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prixlm import KB, PrixError, SplitConfig, import_kb, known_objects, split_kb, unseen_triples
-from prixlm.kb.split import _draw, _RandomChooser
+from prixlm import KB, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.kb.split import _draw, known_objects, unseen_triples
 
 Fact = tuple[str, int, int, int]
 
@@ -32,13 +32,12 @@ def test_no_fact_stands_in_two_splits_and_none_is_lost(world: KB, random_split: 
 
 
 def test_a_tenth_of_each_language_is_drawn_for_the_test(world: KB, random_split: KB) -> None:
-    choose = _RandomChooser(world, SplitConfig())
     for lang in world.languages:
-        number = world.num_triples(lang)
-        assert choose.left[lang][2] == round(0.1 * number)
-        assert choose.left[lang][1] == round(0.05 * number)
-        held_out = number - random_split.num_triples(lang, "train")
-        assert held_out == round(0.1 * number) + round(0.05 * number)
+        total, of = world.num_triples(lang), random_split.num_triples
+        # Redundant triples leave valid and test, and no split for training gets them back.
+        assert total - of(lang, "train") == round(0.1 * total) + round(0.05 * total)
+        assert 0 < of(lang, "test") <= round(0.1 * total)
+        assert 0 < of(lang, "valid") <= round(0.05 * total)
 
 
 def test_inverse_of_a_training_triple_leaves_the_test_set(random_split: KB) -> None:
@@ -104,16 +103,16 @@ def test_held_out_entities_are_seen_nowhere_in_training(
     unseen = unseen_triples(split, links=links == "keep")
     assert unseen.num_rows == (0 if links == "keep" else len(tested))
     assert unseen_triples(split, links=False).num_rows == len(tested)
-    alone = defaultdict(list)
+    members = defaultdict(list)
     for entity in split.entities(range(split.num_entities)):
-        alone[entity.concept].append(entity.id)
-    assert len(alone) == split.manifest.counts["concepts"]
+        members[entity.concept].append(entity.id)
+    assert len(members) == split.manifest.counts["concepts"]
     if links == "remove":
-        single = {ids[0] for ids in alone.values() if len(ids) == 1}
+        single = {ids[0] for ids in members.values() if len(ids) == 1}
         assert all(subject in single or object_ in single for _, subject, _, object_ in tested)
 
 
-def test_a_fact_hidden_by_concept_is_in_no_language_s_train(world: KB, tmp_path: Path) -> None:
+def test_a_fact_held_out_by_concept_is_in_no_languages_train(world: KB, tmp_path: Path) -> None:
     split = split_kb(world, tmp_path / "kb", SplitConfig(by_concept=True, langs=("et", "fi")))
     concept = [e.concept for e in world.entities(range(world.num_entities))]
 
@@ -124,12 +123,14 @@ def test_a_fact_hidden_by_concept_is_in_no_language_s_train(world: KB, tmp_path:
     assert {lang for lang, *_ in facts(split, "test")} == {"et", "fi"}
     pairs = {(a, b) for a, _, b in merged("train")}
     assert not {(b, a) for a, _, b in merged("valid", "test")} & pairs
-    hidden = len(merged("valid", "test", "known")) / len(merged("train", "valid", "test", "known"))
-    assert 0.12 < hidden < 0.25
+    held_out = len(merged("valid", "test", "known")) / len(
+        merged("train", "valid", "test", "known")
+    )
+    assert 0.12 < held_out < 0.25
 
 
-def test_dbp5l_has_no_unseen_entity_in_its_test_set(data: Path, tmp_path: Path) -> None:
-    kb = import_kb([data / "dbp5l"], tmp_path / "kb")
+def test_dbp5l_has_no_unseen_entity_in_its_test_set(dbp5l: KB, tmp_path: Path) -> None:
+    kb = dbp5l
     assert unseen_triples(kb, links=False).num_rows == 0
     trained = {(s, o) for _, s, _, o in facts(kb, "train")}
     inverses = defaultdict(int)
@@ -173,9 +174,15 @@ def test_draws_are_even_and_depend_on_every_value() -> None:
     [
         ({"test": 1.0}, "--test 1.0: expected a share"),
         ({"valid": -0.1}, "--valid -0.1: expected a share"),
-        ({"test": 0.6, "valid": 0.5}, "nothing would be left for train"),
-        ({"unseen": 0.1, "by_concept": True}, "choose one"),
-        ({"links": "remove"}, "goes with --unseen"),
+        ({"test": 0.6, "valid": 0.5}, r"nothing would be left for train\. Pass smaller"),
+        ({"unseen": 0.1, "by_concept": True}, "different splits. Choose one"),
+        ({"unseen": 0.0}, "would hold out nothing"),
+        ({"hide_links": 0.0}, "--hide-links 0 would withhold nothing"),
+        ({"hide_links": 1.0}, "--hide-links 1.0: expected a share"),
+        ({"hide_links": 0.1, "unseen": 0.1}, "--hide-links cannot be combined"),
+        ({"hide_links": 0.1, "langs": ("fi",)}, "Leave out --langs"),
+        ({"seed": -1}, "--seed -1: expected 0 or more"),
+        ({"links": "remove"}, "requires --unseen"),
         ({"unseen": 0.1, "links": "some"}, "expected keep or remove"),
     ],
 )
@@ -199,3 +206,45 @@ def test_a_split_says_what_it_was_made_from(toy: KB, tmp_path: Path) -> None:
     assert split.manifest.split["from"] == toy.fingerprint()
     assert split.manifest.split["method"] == "random" and split.manifest.split["seed"] == 5
     assert split.manifest.licence == toy.manifest.licence
+
+
+def test_links_are_withheld_for_whole_concepts(world: KB, tmp_path: Path) -> None:
+    split = split_kb(world, tmp_path / "split", SplitConfig(hide_links=0.2, valid=0.05))
+    before, after = world.concepts(), split.concepts()
+    withheld = {name: split.withheld_links(name) for name in ("test", "valid")}
+    test_a, test_b = (np.asarray(column) for column in withheld["test"].columns)
+    assert (before[test_a] == before[test_b]).all()
+    alone = np.bincount(after)[after] == 1
+    assert alone[test_a].all() and alone[test_b].all(), "no third language is left"
+    several = [np.unique(before[np.asarray(h.column(0))]) for h in withheld.values()]
+    assert not set(several[0]) & set(several[1])
+    sizes = np.bincount(before)
+    assert len(several[0]) == pytest.approx(0.2 * (sizes > 1).sum(), rel=0.02)
+    # Every pair of a withheld concept is there, and nothing else of the KB has changed.
+    language = world.language_of(np.arange(world.num_entities))
+    concept = several[0][0]
+    members = np.flatnonzero(before == concept)
+    pairs = {(a, b) for a in members for b in members if a < b and language[a] != language[b]}
+    assert {(a, b) for a, b in zip(test_a, test_b, strict=True) if before[a] == concept} == pairs
+    assert split.num_triples(split="train") == world.num_triples(split="train")
+    with pytest.raises(PrixError, match="withholds links already"):
+        split_kb(split, tmp_path / "again", SplitConfig(hide_links=0.2))
+    with pytest.raises(PrixError, match="withholds no links"):
+        world.withheld_links()
+
+
+def test_too_few_linked_concepts_to_withhold_are_an_error(toy: KB, tmp_path: Path) -> None:
+    with pytest.raises(PrixError, match=r"linked concepts: too few .*larger --hide-links"):
+        split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.01))
+    assert not (tmp_path / "split").exists()
+
+
+def test_a_split_that_failed_is_made_again(toy: KB, tmp_path: Path) -> None:
+    (tmp_path / "split.partial" / "kb").mkdir(parents=True)
+    (tmp_path / "split.partial" / "kb" / "triples.parquet").write_text("half")
+    (tmp_path / "split.partial" / "lock").touch()
+    split_kb(toy, tmp_path / "split")
+    whole = split_kb(toy, tmp_path / "whole")
+    for path in sorted(whole.folder.iterdir()):
+        assert (tmp_path / "split" / path.name).read_bytes() == path.read_bytes()
+    assert not (tmp_path / "split.partial").exists()

@@ -3,14 +3,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm import KB, Entity, PrixError, SplitConfig, split_kb
-from prixlm.kb.store import SCHEMAS, rechunk
-from prixlm.kb.writer import TableWriter
+from prixlm import KB, Entity, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.kb.store import SCHEMAS, quote_texts, rechunk
 
 
 def test_ids_are_row_numbers_and_languages_are_ranges(toy: KB) -> None:
@@ -94,7 +92,7 @@ def test_a_folder_of_another_version_is_refused(
         KB(toy.folder)
 
 
-def test_a_folder_that_is_no_kb_or_lacks_a_table_is_refused(toy: KB, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_kb_or_lacks_a_table_is_refused(toy: KB, tmp_path: Path) -> None:
     with pytest.raises(PrixError, match="is not a KB folder"):
         KB(tmp_path)
     toy.path("links").unlink()
@@ -105,32 +103,6 @@ def test_a_folder_that_is_no_kb_or_lacks_a_table_is_refused(toy: KB, tmp_path: P
         KB(toy.folder)
 
 
-def test_the_same_rows_give_the_same_bytes_in_whatever_batches(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows = {
-        "lang": np.array(["en", "fi", "ja"])[np.sort(rng.integers(0, 3, 300_000))],
-        **{name: rng.integers(0, 1000, 300_000) for name in ("subject", "relation", "object")},
-        "split": np.array(["train", "test"])[rng.integers(0, 2, 300_000)],
-    }
-    files = []
-    for step in (1000, 131_072, 300_000, 77_777):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        with TableWriter(folder, "triples") as table:
-            for start in range(0, 300_000, step):
-                table.write(**{name: column[start : start + step] for name, column in rows.items()})
-        assert table.num_rows == 300_000
-        files.append((folder / "triples.parquet").read_bytes())
-    assert all(file == files[0] for file in files)
-
-
-def test_a_table_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), TableWriter(tmp_path, "links") as table:
-        table.write(a=[1], b=[2])
-        raise ZeroDivisionError
-    assert not (tmp_path / "links.parquet").exists()
-
-
 def test_rechunk_keeps_rows_and_order() -> None:
     batches = [pa.record_batch({"x": list(range(n, n + 7))}) for n in range(0, 70, 7)]
     again = list(rechunk(iter(batches), 16))
@@ -139,7 +111,7 @@ def test_rechunk_keeps_rows_and_order() -> None:
 
 
 def test_every_table_has_the_schema_that_the_docs_state(toy: KB, tmp_path: Path) -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "data-format.md").read_text("utf-8")
+    docs = (Path(__file__).parents[2] / "docs" / "concepts" / "kb-folder.md").read_text("utf-8")
     split = split_kb(toy, tmp_path / "split", SplitConfig(hide_links=0.5))
     for table, schema in SCHEMAS.items():
         assert pq.read_schema(split.path(table)).names == schema.names
@@ -153,3 +125,46 @@ def test_entities_are_plain_frozen_values(toy: KB) -> None:
     assert entity == Entity(entity.id, "fi", "Suomi", "fi:Suomi", entity.concept)
     with pytest.raises(AttributeError):
         entity.name = "x"  # type: ignore[misc]
+
+
+def test_aliases_come_after_own_names(toy: KB, tmp_path: Path) -> None:
+    lines = ["Q1 label Suomi", "Q1 alias Suomen tasavalta", "Q2 label Suomen tasavalta"]
+    words = {"label": "prefLabel", "alias": "altLabel"}
+    text = ""
+    for line in lines:
+        key, kind, name = line.split(" ", 2)
+        predicate = f"<http://www.w3.org/2004/02/skos/core#{words[kind]}>"
+        text += f'<http://a.org/{key}> {predicate} "{name}"@fi .\n'
+    (tmp_path / "names.nt").write_text(text)
+    kb = import_kb([tmp_path / "names.nt"], tmp_path / "named")
+    assert [entity.name for entity in kb.find("Suomen tasavalta")] == ["Suomen tasavalta", "Suomi"]
+    assert kb.aliases(0) == ["Suomen tasavalta"] and kb.aliases(1) == []
+    [(ids, names)] = kb.all_names()
+    assert list(zip(ids.tolist(), names, strict=True)) == [
+        *[(0, "Suomi"), (0, "Suomen tasavalta"), (1, "Suomen tasavalta")]
+    ]
+
+
+def test_all_names_can_be_of_one_language_and_begin_at_a_row(toy: KB) -> None:
+    every = [name for _, names in toy.all_names(batch_rows=3) for name in names]
+    assert every == toy.names(range(toy.num_entities))
+    [(_, later)] = toy.all_names(start=4)
+    assert later == every[4:]
+    [(ids, finnish)] = toy.all_names("fi")
+    own = toy.entity_range("fi")
+    assert ids.tolist() == list(own) and finnish == every[own.start : own.stop]
+
+
+def test_triples_are_counted_by_language_and_relation(toy: KB) -> None:
+    counts = toy.relation_counts()
+    assert sum(counts.values()) == toy.num_triples()
+    capital = toy.relation_names("en").index("capital")
+    assert counts["en", capital] == 2 and counts["te", capital] == 1
+    assert toy.relation_counts("te") == {("te", capital): 1}
+    assert toy.relation_counts(splits=["test"]) == {}
+
+
+def test_texts_are_quoted_for_sql(toy: KB) -> None:
+    quoted = quote_texts(["en", "it's"])
+    assert quoted == "'en', 'it''s'"
+    assert toy.query(f"SELECT {quoted}").fetchall() == [("en", "it's")]

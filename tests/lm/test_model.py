@@ -1,6 +1,5 @@
-"""The model: no leak, the loss as a slow reference has it, folders that others can load."""
+"""The model: no leak, the loss as a slow reference computes it, folders that others can load."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,132 +9,70 @@ import torch
 from transformers import AutoModel, AutoTokenizer, XLMRobertaForMaskedLM
 
 from prixlm import KB, PrixError
-from prixlm.lm import kernels
-from prixlm.lm.encoding import Batch, BatchEncoder, Facts
-from prixlm.lm.kernels import Dropout
-from prixlm.lm.model import Array, PrixLM, attention_mask
-from prixlm.lm.token_cache import build_tokens
-from tests.lm.test_encoding import all_facts
-
-BASES = ("xlmr", "mbert")
-
-
-@pytest.fixture(params=BASES)
-def model(request: pytest.FixtureRequest, bases: dict[str, Path], toy: KB) -> PrixLM:
-    return PrixLM.from_base(bases[request.param], toy.languages).eval()
-
-
-def batches_of(model: PrixLM, kb: KB, *, full: bool = False) -> BatchEncoder:
-    cache = build_tokens(kb, model.encoder.tokenizer)
-    return BatchEncoder(model.encoder, kb, cache, full=full)
-
-
-def tensors(batch: Batch) -> list[torch.Tensor]:
-    return [torch.from_numpy(a) for a in batch[:3]]
+from prixlm.lm.encoding import Batch
+from prixlm.lm.lineage import Lineage
+from prixlm.lm.model import PrixLM, Settings, attention_mask
+from prixlm.types import Array
+from tests.lm.helpers import batch_encoder, paper_batch, some_facts
 
 
 @torch.no_grad()
 def log_probabilities(model: PrixLM, batch: Batch) -> torch.Tensor:
-    return model.log_probabilities(model.hidden(*tensors(batch)))
-
-
-def some_facts(kb: KB, number: int) -> Facts:
-    facts = all_facts(kb)
-    return facts.select(np.random.default_rng(1).permutation(len(facts))[:number])
+    return model.log_probabilities(model.hidden(*map(torch.from_numpy, batch[:3])))
 
 
 def with_other_tokens(batch: Batch) -> Iterator[tuple[Array, Array, Batch]]:
-    """For each t: the rows that have an object token t, its place in every row, and the batch with
-    another token there."""
+    """For each t: the rows that have an object token t, its column in every row, and the batch
+    with another token there."""
     for step in range(int((batch.length - batch.prefix).max())):
         ids = batch.ids.copy()
-        place = batch.prefix + step
-        rows = np.flatnonzero(place < batch.length)
-        ids[rows, place[rows]] = (ids[rows, place[rows]] + 7) % 50
-        yield rows, place, batch._replace(ids=ids)
+        column = batch.prefix + step
+        rows = np.flatnonzero(column < batch.length)
+        ids[rows, column[rows]] = (ids[rows, column[rows]] + 7) % 50
+        yield rows, column, batch._replace(ids=ids)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_object_tokens_cannot_influence_earlier_scores(
-    model: PrixLM, toy: KB, padded: bool
+    model: PrixLM, shared_toy: KB, padded: bool
 ) -> None:
-    facts = some_facts(toy, 24)
+    facts = some_facts(shared_toy, 24)
     if not padded:
-        lengths = batches_of(model, toy, full=True).num_inputs(facts)
+        lengths = batch_encoder(model.encoder, shared_toy).num_inputs(facts)
         facts = facts.select(lengths == np.bincount(lengths).argmax())
-    batch = batches_of(model, toy, full=True).encode(facts)
+    batch = paper_batch(model, shared_toy, facts)
     assert (batch.ids == model.encoder.id(model.encoder.base.padding)).any() == padded
     before = log_probabilities(model, batch)
     changed = 0
-    for rows, place, other in with_other_tokens(batch):
+    for rows, column, other in with_other_tokens(batch):
         after = log_probabilities(model, other)
         for row in rows:
-            # Position j predicts token j + 1: all up to place - 1 predict x_u with u <= t.
-            assert torch.equal(before[row, : place[row]], after[row, : place[row]])
-            changed += not torch.equal(before[row, place[row]], after[row, place[row]])
+            # Position j predicts token j + 1: all up to column - 1 predict x_u with u <= t.
+            assert torch.equal(before[row, : column[row]], after[row, : column[row]])
+            changed += not torch.equal(before[row, column[row]], after[row, column[row]])
     assert changed > 0
 
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_object_tokens_cannot_influence_earlier_scores_in_training(
-    model: PrixLM, toy: KB, padded: bool
+    model: PrixLM, shared_toy: KB, padded: bool
 ) -> None:
-    """The same, for the pass over real tokens that training makes."""
-    facts = some_facts(toy, 24)
-    encoder = batches_of(model, toy)
+    """The same for the packed pass, which training uses."""
+    facts = some_facts(shared_toy, 24)
+    batches = batch_encoder(model.encoder, shared_toy)
     if not padded:
-        lengths = encoder.num_inputs(facts)
+        lengths = batches.num_inputs(facts)
         facts = facts.select(lengths == np.bincount(lengths).argmax())
-    batch = encoder.encode(facts)
+    batch = batches.encode(facts)
     with torch.no_grad():
         before = model.log_probabilities(model.target_states(batch))
         changed = 0
-        for _, place, other in with_other_tokens(batch):
+        for _, column, other in with_other_tokens(batch):
             after = model.log_probabilities(model.target_states(other))
-            earlier = torch.from_numpy(batch.column < place[batch.row])
+            earlier = torch.from_numpy(batch.column < column[batch.row])
             assert torch.equal(before[earlier], after[earlier])
             changed += not torch.equal(before[~earlier], after[~earlier])
     assert changed > 0
-
-
-def test_training_computes_the_states_of_the_padded_pass(model: PrixLM, toy: KB) -> None:
-    for number in (1, 7, 30):
-        batch = batches_of(model, toy).encode(some_facts(toy, number))
-        with torch.no_grad():
-            ours = model.target_states(batch)
-            theirs = model.hidden(*tensors(batch))[batch.row, batch.column]
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_dropout_drops_its_share_and_follows_the_seed() -> None:
-    layer = Dropout(0.1).train()
-    values = torch.ones(1000, 1003, requires_grad=True)
-    torch.manual_seed(3)
-    first = layer(values)
-    torch.manual_seed(3)
-    again, other = layer(values), layer(values)
-    assert torch.equal(first, again) and not torch.equal(first, other)
-    zero, scale = first.unique().tolist()
-    share = (first == 0).float().mean().item()
-    assert zero == 0 and scale in (pytest.approx(256 / 231), pytest.approx(256 / 230))
-    assert share == pytest.approx(1 - 1 / scale, abs=2e-3)
-    assert first.mean().item() == pytest.approx(1.0, abs=2e-3)
-    first.sum().backward()
-    assert values.grad is not None and torch.equal(values.grad, first.detach())
-    assert torch.equal(layer.eval()(values), values)
-
-
-def test_dropout_drops_p_on_average_over_masks() -> None:
-    layer, values = Dropout(0.1).train(), torch.ones(1000)
-    torch.manual_seed(4)
-    dropped = torch.stack([layer(values) == 0 for _ in range(1000)]).float()
-    assert dropped.mean().item() == pytest.approx(0.1, abs=1e-3)  # 25 or 26 / 256 would not be
-    assert dropped.mean(0).std().item() < 0.012  # no place is favoured
-
-
-def test_a_backbone_gets_our_dropout_and_keeps_its_rates(model: PrixLM) -> None:
-    found = [m for m in model.backbone.modules() if isinstance(m, torch.nn.Dropout)]
-    assert len(found) >= 7 and all(type(m) is Dropout and m.p == 0.1 for m in found)
 
 
 def test_the_mask_is_the_one_worked_by_hand() -> None:
@@ -152,45 +89,29 @@ def test_the_mask_is_the_one_worked_by_hand() -> None:
     assert causal.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
 
 
-def test_the_loss_equals_a_slow_reference_one_fact_at_a_time(model: PrixLM, toy: KB) -> None:
-    facts = some_facts(toy, 20)
+def test_the_loss_equals_a_slow_reference_one_fact_at_a_time(model: PrixLM, shared_toy: KB) -> None:
+    facts = some_facts(shared_toy, 20)
     expected = 0.0
-    full = batches_of(model, toy, full=True)
     for row in range(len(facts)):
-        batch = full.encode(facts.select(np.array([row])))
+        batch = paper_batch(model, shared_toy, facts.select(np.array([row])))
         scores = log_probabilities(model, batch)[0]
         eos = int(batch.length[0]) - 2
-        for place in range(int(batch.prefix[0]), eos + 1):
-            expected -= scores[place - 1, batch.ids[0, place]].item()
+        for column in range(int(batch.prefix[0]), eos + 1):
+            expected -= scores[column - 1, batch.ids[0, column]].item()
     with torch.no_grad():
-        whole = model.loss(full.encode(facts)).item()
-        short = model.loss(batches_of(model, toy).encode(facts)).item()
-    assert whole == pytest.approx(expected, rel=1e-5)
+        printed = model.loss(paper_batch(model, shared_toy, facts)).item()
+        short = model.loss(batch_encoder(model.encoder, shared_toy).encode(facts)).item()
+    assert printed == pytest.approx(expected, rel=1e-5)
     assert short == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_chunked_loss_has_the_gradients_of_the_plain_one(
-    model: PrixLM, toy: KB, monkeypatch: pytest.MonkeyPatch
+def test_new_tokens_are_random_and_the_old_ones_are_kept(
+    bases: dict[str, Path], shared_toy: KB
 ) -> None:
-    batch = batches_of(model, toy).encode(some_facts(toy, 30))
-    monkeypatch.setattr(kernels, "CHUNK", 7)
-    (3 * model.loss(batch)).backward()
-    ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    states = model.hidden(*tensors(batch))[batch.row, batch.column]
-    scores = model.log_probabilities(states)
-    (-3 * scores[torch.arange(len(scores)), torch.from_numpy(batch.target)].sum()).backward()
-    plain = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert ours.keys() == plain.keys() and len(ours) > 20
-    for name, gradient in plain.items():
-        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-4)
-
-
-def test_new_tokens_are_random_and_the_old_ones_are_kept(bases: dict[str, Path], toy: KB) -> None:
     base = XLMRobertaForMaskedLM.from_pretrained(bases["xlmr"])
     old = base.get_input_embeddings().weight
     first, again, other = (
-        PrixLM.from_base(bases["xlmr"], toy.languages, seed=seed)
+        PrixLM.from_base(bases["xlmr"], shared_toy.languages, seed=seed)
         .backbone.get_input_embeddings()
         .weight
         for seed in (0, 0, 1)
@@ -203,11 +124,11 @@ def test_new_tokens_are_random_and_the_old_ones_are_kept(bases: dict[str, Path],
 
 
 def test_a_saved_folder_is_loaded_by_us_and_by_auto_classes(
-    model: PrixLM, toy: KB, tmp_path: Path
+    model: PrixLM, shared_toy: KB, tmp_path: Path
 ) -> None:
     model.save(tmp_path)
     again = PrixLM.load(tmp_path).eval()
-    batch = batches_of(model, toy).encode(some_facts(toy, 10))
+    batch = batch_encoder(model.encoder, shared_toy).encode(some_facts(shared_toy, 10))
     assert torch.equal(log_probabilities(model, batch), log_probabilities(again, batch))
     assert again.settings == model.settings
     plain = AutoModel.from_pretrained(tmp_path).eval()
@@ -221,23 +142,18 @@ def test_a_saved_folder_is_loaded_by_us_and_by_auto_classes(
     assert list(tmp_path.glob("*.safetensors")) and not list(tmp_path.glob("*.bin"))
 
 
-def test_a_causal_decoder_keeps_its_mask(bases: dict[str, Path], toy: KB, tmp_path: Path) -> None:
-    """The authors' checkpoint says in its config whether its prefix is causal."""
-    XLMRobertaForMaskedLM.from_pretrained(bases["xlmr"]).save_pretrained(tmp_path)
-    for path in bases["xlmr"].glob("tokenizer*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
-    model = PrixLM.from_base(tmp_path, toy.languages)
-    assert model.settings.mask == "causal"
-    assert PrixLM.from_base(bases["xlmr"], toy.languages).settings.mask == "prefix"
+def test_settings_are_read_as_they_were_written() -> None:
+    lineage = Lineage(base="b", triples={"et": 3}, triples_carried_along_links=0)
+    settings = Settings(languages=("en", "et"), mask="causal", lineage=lineage)
+    assert Settings.from_dict(settings.as_dict()) == settings
+    assert list(settings.as_dict()) == ["languages", "mask", "trained"]
 
 
-def test_a_base_that_cannot_be_used_is_refused(tmp_path: Path, bases: dict[str, Path]) -> None:
-    with pytest.raises(PrixError, match=r"no model at .*nowhere.*Expected xlm-roberta-base"):
-        PrixLM.from_base(tmp_path / "nowhere", ["en"])
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(PrixError, match="is a gpt2 model; Prix-LM is built on xlm-roberta or bert"):
-        PrixLM.from_base(tmp_path, ["en"])
+def test_a_folder_that_is_not_a_model_is_refused(bases: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(PrixError, match="is not a Prix-LM folder"):
         PrixLM.load(bases["xlmr"])
+    with pytest.raises(PrixError, match="there is no folder"):
+        PrixLM.load(tmp_path / "nowhere")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(PrixError, match="is an unfinished run"):
+        PrixLM.load(tmp_path / "run")

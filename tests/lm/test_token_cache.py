@@ -1,4 +1,4 @@
-"""Token caches: every name once, taken by arrays, built again only when stale."""
+"""Token caches: every name once, gathered by arrays, built again only if out of date."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from prixlm import KB, import_kb
+from prixlm.files import locked
 from prixlm.lm import token_cache as module
 from prixlm.lm.token_cache import Ragged, build_tokens, encode_names, tokenizer_hash
 
@@ -24,14 +25,14 @@ def test_every_name_has_the_ids_that_the_tokenizer_gives_it(
     for entity in world.entities(range(0, world.num_entities, 997)):
         expected = tokenizer.encode(entity.name, add_special_tokens=False).ids
         assert cache.entities.row(entity.id).tolist() == expected
-    for place, lang in enumerate(world.languages):
+    for index, lang in enumerate(world.languages):
         for relation, name in enumerate(world.relation_names(lang)):
-            row = cache.relations.row(place * world.num_relations + relation)
+            row = cache.relations.row(index * world.num_relations + relation)
             assert row.tolist() == tokenizer.encode(name, add_special_tokens=False).ids
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=20), st.data())
-def test_rows_are_taken_as_a_loop_would_take_them(
+def test_rows_are_gathered_as_a_loop_would_gather_them(
     rows: list[list[int]], data: st.DataObject
 ) -> None:
     lengths = [len(row) for row in rows]
@@ -42,7 +43,7 @@ def test_rows_are_taken_as_a_loop_would_take_them(
     assert counts.tolist() == [lengths[row] for row in chosen]
 
 
-def test_the_cache_is_built_again_only_when_it_is_stale(
+def test_a_cache_is_built_again_only_if_it_is_out_of_date(
     toy: KB,
     toy_files: list[Path],
     tokenizers: dict[str, Tokenizer],
@@ -87,10 +88,10 @@ def test_a_name_that_spells_a_special_token_is_text(tokenizers: dict[str, Tokeni
 def test_old_caches_of_other_tokenizers_are_dropped(
     toy: KB, tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_CACHES", 2)
+    monkeypatch.setattr(module, "MAX_CACHES", 2)
     variants = [Tokenizer.from_str(tokenizers["xlmr"].to_str()) for _ in range(3)]
-    for number, tokenizer in enumerate(variants):
-        tokenizer.add_tokens([f"new{number}"])
+    for variant, tokenizer in enumerate(variants):
+        tokenizer.add_tokens([f"new{variant}"])
     folders = [toy.folder / "tokens" / tokenizer_hash(t)[:16] for t in variants]
     for tokenizer, folder, when in zip(variants[:2], folders, (1000, 2000), strict=False):
         build_tokens(toy, tokenizer)
@@ -98,3 +99,17 @@ def test_old_caches_of_other_tokenizers_are_dropped(
     build_tokens(toy, variants[0])  # the older one is used again
     build_tokens(toy, variants[2])
     assert [folder.exists() for folder in folders] == [True, False, True]
+
+
+def test_half_built_caches_of_killed_runs_are_removed(
+    toy: KB, tokenizers: dict[str, Tokenizer]
+) -> None:
+    old, recent, building = (toy.folder / "tokens" / f"{n}.partial" for n in ("old", "new", "now"))
+    for folder in (old, recent, building):
+        folder.mkdir(parents=True)
+        (folder / "entities.ids").write_bytes(b"half")
+    with locked(building):
+        for folder in (old, building):
+            os.utime(folder, (1000, 1000))
+        build_tokens(toy, tokenizers["xlmr"])
+    assert [folder.exists() for folder in (old, recent, building)] == [False, True, True]

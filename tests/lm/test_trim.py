@@ -41,7 +41,7 @@ def test_logits_of_kept_pieces_are_unchanged(
     new_rows = torch.from_numpy(rows)
     weights = [m.backbone.get_input_embeddings().weight for m in (whole, small)]
     assert torch.equal(weights[0][new_rows[:-5]], weights[1][:-5])
-    with torch.no_grad():  # role tokens are drawn anew: give both models the same ones
+    with torch.no_grad():  # role tokens are random: give both models the same ones
         weights[1][-5:] = weights[0][-5:]
     ids = small.encoder.encode("France", "capital", "Paris")
     assert rows[ids].tolist() == whole.encoder.encode("France", "capital", "Paris")
@@ -60,12 +60,12 @@ def test_logits_of_kept_pieces_are_unchanged(
     assert PrixLM.load(tmp_path / "m").encoder.encode("France", "capital", "Paris") == ids
 
 
-def test_every_name_is_tokenised_as_before(world: KB, toy: KB) -> None:
-    tokenizer = train_tokenizer(world, 3000)
-    kept = pieces_to_keep(toy, tokenizer, texts=["Copenhagen and Lisbon"])
+def test_every_name_is_tokenised_as_before(many_letters: KB, shared_toy: KB) -> None:
+    tokenizer = train_tokenizer(many_letters, 3000)
+    kept = pieces_to_keep(shared_toy, tokenizer, texts=["Copenhagen and Lisbon"])
     small = trim_tokenizer(tokenizer, kept)
     assert small.get_vocab_size() == len(kept) < tokenizer.get_vocab_size()
-    for names in [*name_batches(toy), ["Copenhagen and Lisbon"]]:
+    for names in [*name_batches(shared_toy), ["Copenhagen and Lisbon"]]:
         before, after = encode_names(tokenizer, names), encode_names(small, names)
         assert [kept[row].tolist() for row in after] == before
     strange = ["ფინეთი 🦉", "Zürich", "abcxyz"]
@@ -74,19 +74,18 @@ def test_every_name_is_tokenised_as_before(world: KB, toy: KB) -> None:
         assert small.decode(ids) == name
 
 
-def test_xlmr_trimmed_to_a_benchmark_reads_it_as_before(data: Path, tmp_path: Path) -> None:
+def test_xlmr_trimmed_to_a_benchmark_reads_it_as_before(data: Path, dbp5l: KB) -> None:
     tokenizer = Tokenizer.from_file(str(data / "xlmr" / "tokenizer.json"))
-    kb = import_kb([data / "dbp5l"], tmp_path / "kb")
-    kept = pieces_to_keep(kb, tokenizer)
+    kept = pieces_to_keep(dbp5l, tokenizer)
     small = trim_tokenizer(tokenizer, kept)
     assert len(kept) < 60_000
     assert small.token_to_id("<pad>") == 1 and small.token_to_id("<mask>") == len(kept) - 1
-    for names in name_batches(kb):
+    for names in name_batches(dbp5l):
         before, after = encode_names(tokenizer, names), encode_names(small, names)
         assert [kept[row].tolist() for row in after] == before
     assert small.encode("Paris").tokens[0] == "<s>" and small.encode("Paris").ids[-1] == 2
 
 
-def test_other_tokenizers_are_refused(toy: KB) -> None:
+def test_other_tokenizers_are_refused() -> None:
     with pytest.raises(PrixError, match="a BPE tokenizer cannot be trimmed"):
         trim_tokenizer(Tokenizer(models.BPE({"a": 0}, [])), np.array([0]))

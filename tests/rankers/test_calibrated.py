@@ -1,23 +1,83 @@
-"""Scores to probabilities."""
+"""Calibrated trees: probabilities that hold on new rows, folds that are not seen, saved files."""
+
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from prixlm.metrics import reliability
-from prixlm.rankers.calibrated import fit_probability
+from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig, fit_probability
+from prixlm.types import Array
+
+SMALL = TreeConfig(iterations=30)
+
+
+def make_rows(number: int, seed: int = 0) -> tuple[Array, Array]:
+    """Return two features, the first of which says how likely a row is right, and labels."""
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(number, 2))
+    return features, generator.random(number) < 1 / (1 + np.exp(-3 * features[:, 0]))
 
 
 def test_the_probability_is_the_share_that_is_right() -> None:
-    generator = np.random.default_rng(0)
-    score = generator.normal(size=20_000)
-    right = generator.random(20_000) < 1 / (1 + np.exp(-3 * score))
-    fitted = fit_probability(score[:10_000], right[:10_000])
-    found = reliability(fitted.predict(score[10_000:]), right[10_000:])
-    assert found.ece < 0.02
+    features, labels = make_rows(20_000)
+    score = features[:, 0]
+    fitted = fit_probability(score[:10_000], labels[:10_000])
+    assert reliability(fitted.predict(score[10_000:]), labels[10_000:]).ece < 0.02
 
 
-def test_it_rises_and_is_never_quite_sure() -> None:
+def test_the_probability_rises_and_is_never_0_or_1() -> None:
     score = np.arange(200.0)
     fitted = fit_probability(score, score >= 100)
     grid = fitted.predict(np.linspace(-50, 250, 500))
     assert (np.diff(grid) >= 0).all()
     np.testing.assert_allclose([grid[0], grid[-1]], [0.5 / 101, 100.5 / 101])
+
+
+def test_rows_set_aside_calibrate_what_the_others_taught() -> None:
+    features, labels = make_rows(6000)
+    grow = np.arange(6000) < 3000
+    model = CalibratedTrees.fit(features, labels, grow=grow, calibrate=~grow, config=SMALL)
+    new_features, new_labels = make_rows(6000, seed=1)
+    assert reliability(model.probability(new_features), new_labels).ece < 0.04
+
+
+def test_every_fold_is_scored_by_trees_that_have_not_seen_it() -> None:
+    features, _ = make_rows(2000)
+    labels = np.random.default_rng(5).random(2000) < 0.5  # nothing can be learnt
+    fold = np.arange(2000) % 4
+    asked: list[int | None] = []
+
+    def features_without(number: int | None) -> Array:
+        asked.append(number)
+        return features
+
+    config = TreeConfig(iterations=50, smallest=2, leaves=31)
+    model = CalibratedTrees.cross_fit(features_without, labels, fold, config)
+    assert asked == [0, 1, 2, 3, None]
+    # Trees memorise rows that they were grown on; the probability knows that this means nothing.
+    uncalibrated = 1 / (1 + np.exp(-model.score(features)))
+    assert np.abs(uncalibrated - 0.5).mean() > 0.1
+    assert np.abs(model.probability(features) - 0.5).mean() < 0.03
+
+
+def test_missing_features_and_no_rows_are_fine() -> None:
+    features, labels = make_rows(400)
+    features[:, 1] = np.nan
+    grow = np.arange(400) < 200
+    model = CalibratedTrees.fit(features, labels, grow=grow, calibrate=~grow)
+    assert np.isfinite(model.probability(features)).all()
+    assert len(model.probability(features[:0])) == len(model.calibrate(np.zeros(0))) == 0
+
+
+def test_a_saved_model_gives_the_same_probabilities(tmp_path: Path) -> None:
+    features, labels = make_rows(400)
+    grow = np.arange(400) < 200
+    model = CalibratedTrees.fit(features, labels, grow=grow, calibrate=~grow)
+    model.save(tmp_path / "trees.skops")
+    assert [path.name for path in tmp_path.iterdir()] == ["trees.skops"]
+    again = CalibratedTrees.load(tmp_path / "trees.skops")
+    assert np.array_equal(again.probability(features), model.probability(features))
+    (tmp_path / "bad.skops").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(Exception, match="zip"):  # a pickle is not even opened
+        CalibratedTrees.load(tmp_path / "bad.skops")

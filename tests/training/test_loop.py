@@ -1,123 +1,80 @@
-"""Training: it learns, and stopping, in whatever way, changes nothing."""
+"""The training loop: it learns, and stopping it at any moment changes nothing."""
 
 import dataclasses
 import itertools
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
 
-from prixlm import KB, PrixError
-from prixlm.config import read_config
+from prixlm import KB, PrixError, SplitConfig, split_kb
 from prixlm.errors import Stopped
-from prixlm.lm.compact import CompactConfig, make_compact, train_tokenizer
+from prixlm.lm.compact import make_compact
 from prixlm.lm.model import PrixLM
-from prixlm.lm.token_cache import encode_names
-from prixlm.training.checkpoints import checkpoint_steps
-from prixlm.training.loop import TrainingConfig, learning_rate
+from prixlm.reports.plots import read_metrics
+from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps
+from prixlm.training.loop import TrainingConfig, choose_precision, learning_rate
 from prixlm.training.pretrain import PretrainConfig, PretrainTask, pretrain
-from prixlm.training.sampler import SupplyConfig
-
-TINY = PretrainConfig(
-    base="compact",
-    epochs=6,
-    batch=16,
-    token_budget=256,
-    supply=SupplyConfig(max_links=2),
-    compact=CompactConfig(vocab=600, width=32, layers=2, heads=4),
-    training=TrainingConfig(lr=5e-3, save_every=4, validate_every=5, log_every=1),
-)
+from tests.training.helpers import TINY, losses, run_processes, same_weights
 
 
-def losses(run: Path) -> dict[int, float]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+def train_and_signal(kb: str, run: str, config: PretrainConfig, step: int, kind: int) -> None:
+    """Send a signal to this process after a step."""
+
+    def progress(stage: str, done: int, _total: int) -> None:
+        if stage.startswith("train loss") and done == step:
+            os.kill(os.getpid(), kind)
+
+    pretrain(KB(kb), run, config, progress)
 
 
-def test_the_loss_falls_and_checkpoints_are_kept_by_rule(toy: KB, tmp_path: Path) -> None:
-    config = dataclasses.replace(TINY, epochs=25)
-    model = pretrain(toy, tmp_path / "run", config)
-    found = losses(tmp_path / "run")
-    task = PretrainTask(toy, model, config)
-    assert sorted(found) == list(range(1, task.num_steps + 1))
-    assert found[task.num_steps] < 0.6 * found[1]
-    shares = {round(share * task.num_steps) for share in (0, 0.1, 0.75, 1)}
-    assert set(checkpoint_steps(tmp_path / "run")) == shares
-    again = PrixLM.load(tmp_path / "run")
-    for ours, theirs in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-    assert read_config(tmp_path / "run" / "run.toml", PretrainConfig()) == config
-    assert (tmp_path / "run" / "loss.png").stat().st_size > 5000
-
-
-RUN = """
-import dataclasses, json, os, signal, sys
-sys.path.insert(0, {tests!r})
-from tests.training.test_loop import TINY
-from prixlm import KB
-from prixlm.training.pretrain import pretrain
-def progress(name, done, total):
-    if name.startswith("train loss") and done == {step}:
-        os.kill(os.getpid(), {signal})
-config = dataclasses.replace(TINY, base={base!r})
-pretrain(KB({kb!r}), {run!r}, config, progress)
-"""
-
-
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(
-    kind: signal.Signals, toy: KB, tmp_path: Path
+def test_the_loss_falls_and_checkpoints_are_kept_by_rule(
+    shared_toy: KB, tiny: PretrainConfig, tmp_path: Path
 ) -> None:
-    make_compact(toy, TINY.compact).save(tmp_path / "base")
-    config = dataclasses.replace(TINY, base=str(tmp_path / "base"))
-    whole = pretrain(toy, tmp_path / "whole", config)
+    config = dataclasses.replace(tiny, epochs=25)
+    model = pretrain(shared_toy, tmp_path / "run", config)
+    by_step = losses(tmp_path / "run")
+    num_steps = PretrainTask(shared_toy, model, config).num_steps
+    assert sorted(by_step) == list(range(1, num_steps + 1))
+    assert by_step[num_steps] < 0.6 * by_step[1]
+    shares = {round(share * num_steps) for share in (0, 0.1, 0.75, 1)}
+    assert set(checkpoint_steps(tmp_path / "run")) == shares
+    assert same_weights(model, PrixLM.load(tmp_path / "run"))
+
+
+def test_a_killed_run_resumes_as_if_it_had_not_been(
+    shared_toy: KB, tiny: PretrainConfig, tiny_run: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    code = RUN.format(
-        tests=str(Path(__file__).parents[2]),
-        kb=str(toy.folder),
-        run=str(run),
-        base=config.base,
-        step=11,
-        signal=int(kind),
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == (-kind if kind == signal.SIGKILL else 1), done.stderr
-    assert checkpoint_steps(run)[-1] == (8 if kind == signal.SIGKILL else 11)
-    model = pretrain(toy, run, config)
-    assert losses(run) == losses(tmp_path / "whole")
-    for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    kill = (str(shared_toy.folder), str(run), tiny, 11, int(signal.SIGKILL))
+    assert run_processes(train_and_signal, *kill) == [-signal.SIGKILL]
+    assert checkpoint_steps(run)[-1] == 8
+    model = pretrain(shared_toy, run, tiny)
+    assert losses(run) == losses(tiny_run)
+    assert same_weights(model, PrixLM.load(tiny_run))
 
 
-def test_an_interrupt_saves_and_says_so(toy: KB, tmp_path: Path) -> None:
-    def progress(name: str, done: int, _total: int) -> None:
-        if name.startswith("train loss") and done == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_step_saves_and_the_run_resumes_as_if_it_had_not_been(
+    kind: signal.Signals, shared_toy: KB, tiny: PretrainConfig, tiny_run: Path, tmp_path: Path
+) -> None:
     assert threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Stopped, match="stopped at step 3") as stopped:
-        pretrain(toy, tmp_path / "run", TINY, progress)
-    assert stopped.value.signal == signal.SIGINT
-    assert signal.getsignal(signal.SIGINT) is before
-    assert 3 in checkpoint_steps(tmp_path / "run")
-
-
-def test_a_checkpoint_of_another_run_is_refused(toy: KB, tmp_path: Path) -> None:
-    pretrain(toy, tmp_path / "run", TINY)
-    other = dataclasses.replace(TINY, batch=8)
-    with pytest.raises(PrixError, match=r"a checkpoint of another run \(other config\)"):
-        pretrain(toy, tmp_path / "run", other)
+    run, before = tmp_path / "run", signal.getsignal(kind)
+    with pytest.raises(Stopped, match="stopped at step 11") as stopped:
+        train_and_signal(str(shared_toy.folder), str(run), tiny, 11, kind)
+    assert stopped.value.signal == kind
+    assert signal.getsignal(kind) is before
+    assert checkpoint_steps(run)[-1] == 11
+    model = pretrain(shared_toy, run, tiny)
+    assert losses(run) == losses(tiny_run)
+    assert same_weights(model, PrixLM.load(tiny_run))
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(
-    toy: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_toy: KB, tiny: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = PretrainTask.loss
     calls = []
@@ -129,12 +86,12 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
 
     monkeypatch.setattr(PretrainTask, "loss", broken)
     with pytest.raises(PrixError, match=r"the loss is nan at step \d+, before the update"):
-        pretrain(toy, tmp_path / "run", TINY)
+        pretrain(shared_toy, tmp_path / "run", tiny)
     assert max(losses(tmp_path / "run").values()) < 100
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_update(
-    toy: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_toy: KB, tiny: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = PretrainTask.loss
 
@@ -145,7 +102,28 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(
 
     monkeypatch.setattr(PretrainTask, "loss", steep)
     with pytest.raises(PrixError, match=r"the gradient's norm is \w+ at step 1, before the update"):
-        pretrain(toy, tmp_path / "run", TINY)
+        pretrain(shared_toy, tmp_path / "run", tiny)
+
+
+def test_an_early_stop_ends_with_the_weights_of_the_best_validation(
+    shared_toy: KB, tmp_path: Path
+) -> None:
+    split = split_kb(shared_toy, tmp_path / "split", SplitConfig(test=0.1, valid=0.2, seed=1))
+    training = TrainingConfig(lr=0.5, validate_every=2, patience=2, log_every=1)
+    config = dataclasses.replace(TINY, epochs=40, training=training)
+    run = tmp_path / "run"
+    pretrain(split, run, config)
+    metrics = read_metrics(run)
+    last = max(line["step"] for line in metrics)
+    assert last < PretrainTask(split, make_compact(split, TINY.compact), config).num_steps
+    valid = {line["step"]: line["valid_loss"] for line in metrics if "valid_loss" in line}
+    best = min(valid, key=lambda step: valid[step])
+    assert best < last
+    weights = (run / "model.safetensors").read_bytes()
+    assert (checkpoint_folder(run, best) / "model.safetensors").read_bytes() == weights
+    pretrain(split, run, config)  # the same command again: the run has stopped already
+    assert read_metrics(run) == metrics
+    assert (run / "model.safetensors").read_bytes() == weights
 
 
 def test_the_rate_rises_and_falls_as_in_the_paper() -> None:
@@ -153,42 +131,84 @@ def test_the_rate_rises_and_falls_as_in_the_paper() -> None:
     rates = [learning_rate(config, step, 100) for step in range(1, 101)]
     assert rates[:6] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1.0])
     assert rates[6:] == sorted(rates[6:], reverse=True) and 0 < rates[-1] < 0.02
-    steps = [a - b for a, b in itertools.pairwise(rates[6:])]
-    assert max(steps) == pytest.approx(min(steps))
+    falls = [a - b for a, b in itertools.pairwise(rates[6:])]
+    assert max(falls) == pytest.approx(min(falls))
+    constant = dataclasses.replace(config, schedule="constant")
+    assert learning_rate(constant, 100, 100) == 1.0
 
 
-def test_no_name_is_unknown_to_a_compact_tokenizer(toy: KB) -> None:
-    tokenizer = train_tokenizer(toy, 600)
-    names = ["Finland", "ფინეთი 🦉", "ᚠᛁᚾ", "東京", "x" * 50]
-    unknown = tokenizer.token_to_id("<unk>")
-    for name, ids in zip(names, encode_names(tokenizer, names), strict=True):
-        assert unknown not in ids
-        assert tokenizer.decode(ids) == name
-    assert tokenizer.get_vocab_size() <= 600
+def test_tensorboard_gets_the_losses(shared_toy: KB, tiny: PretrainConfig, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    training = dataclasses.replace(tiny.training, trackers=("tensorboard",))
+    pretrain(shared_toy, tmp_path / "run", dataclasses.replace(tiny, training=training))
+    [events] = {path.parent for path in (tmp_path / "run").rglob("events.out.tfevents*")}
+    accumulator = EventAccumulator(str(events))
+    accumulator.Reload()
+    logged = {event.step: event.value for event in accumulator.Scalars("loss")}
+    expected = losses(tmp_path / "run")
+    assert logged.keys() == expected.keys()
+    assert logged[3] == pytest.approx(expected[3], rel=1e-5)
 
 
-def test_a_small_vocabulary_leaves_rare_letters_to_bytes(world: KB) -> None:
-    """17 languages have more letters than there is room for: once an error of the trainer's."""
-    tokenizer = train_tokenizer(world, 700)
-    assert tokenizer.get_vocab_size() <= 700
-    for name in ("Suomi", "ఫిన్లాండ్", "中华人民共和国", "ປະເທດລາວ"):
-        assert tokenizer.decode(encode_names(tokenizer, [name])[0]) == name
+def test_a_tracker_that_is_not_installed_is_named(
+    shared_toy: KB, tiny: PretrainConfig, tmp_path: Path
+) -> None:
+    try:
+        import wandb  # noqa: F401
+    except ImportError:
+        training = dataclasses.replace(tiny.training, trackers=("wandb",))
+        config = dataclasses.replace(tiny, training=training)
+        with pytest.raises(PrixError, match="wandb is not installed: run `pip install wandb`"):
+            pretrain(shared_toy, tmp_path / "run", config)
+    else:
+        pytest.skip("wandb is installed here")
 
 
-def test_compact_models_of_one_seed_are_equal(toy: KB) -> None:
-    a, b, c = (make_compact(toy, TINY.compact, seed=seed) for seed in (0, 0, 1))
-    pairs = zip(a.parameters(), b.parameters(), strict=True)
-    assert all(torch.equal(x, y) for x, y in pairs)
-    pairs = zip(a.parameters(), c.parameters(), strict=True)
-    assert not all(torch.equal(x, y) for x, y in pairs)
+def test_bf16_is_refused_where_it_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU decides otherwise")
+    assert choose_precision("auto") == "no" and choose_precision("no") == "no"
+    monkeypatch.setattr("prixlm.training.loop._cpu_has_bf16", lambda: False)
+    with pytest.raises(PrixError, match="this machine does not support bf16"):
+        choose_precision("bf16")
+    monkeypatch.setattr("prixlm.training.loop._cpu_has_bf16", lambda: True)
+    assert choose_precision("bf16") == "bf16"
 
 
-def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(PrixError, match="unknown preset big"):
-        PretrainConfig.preset("big")
-    with pytest.raises(PrixError, match="cannot be shared by 5 heads"):
-        CompactConfig(width=64, heads=5)
-    with pytest.raises(PrixError, match="expected auto, no or bf16"):
-        TrainingConfig(precision="fp8")
-    with pytest.raises(PrixError, match="from 0 to 1"):
-        TrainingConfig(checkpoints=(2.0,))
+def train_with(kb: str, run: str, config: PretrainConfig) -> None:
+    pretrain(KB(kb), run, config)
+
+
+def test_bf16_learns_as_float32_does(shared_toy: KB, tmp_path: Path) -> None:
+    make_compact(shared_toy, dataclasses.replace(TINY.compact, dropout=0.0)).save(tmp_path / "base")
+    config = dataclasses.replace(TINY, base=str(tmp_path / "base"))
+    training = dataclasses.replace(TINY.training, precision="bf16")
+    run = tmp_path / "bf16"
+    # Some virtual machines report AMX and crash when they use it: use the plainer AVX2 here.
+    environments = [{"ONEDNN_MAX_CPU_ISA": "AVX2"}]
+    half = (str(shared_toy.folder), str(run), dataclasses.replace(config, training=training))
+    assert run_processes(train_with, *half, environments=environments) == [0]
+    pretrain(shared_toy, tmp_path / "float32", config)
+    mixed, plain = losses(run), losses(tmp_path / "float32")
+    assert mixed != plain
+    assert mixed[1] == pytest.approx(plain[1], rel=0.01)
+    assert mixed[max(mixed)] == pytest.approx(plain[max(plain)], rel=0.1)
+    assert PrixLM.load(run).backbone.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision": "fp8"}, "expected auto, no or bf16"),
+        ({"checkpoints": (2.0,)}, "expected shares of the run, from 0 to 1"),
+        ({"optimizer": "sgd"}, "expected adam or adagrad"),
+        ({"schedule": "cosine"}, "expected linear or constant"),
+        ({"lr": 0.0}, "expected lr and clip above 0"),
+        ({"save_every": 0}, "must be 1 or more"),
+        ({"trackers": ("mlflow",)}, "tracker mlflow: expected tensorboard or wandb"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(PrixError, match=message):
+        TrainingConfig(**settings)  # type: ignore[arg-type]

@@ -1,26 +1,34 @@
-"""The commands that ask a model: `complete` a fact, `translate` a name.
+"""The commands that ask a model: `complete` a fact, `translate` a name, `link` a mention.
 
-As in `cli`: each command parses, makes one library call and prints.
+Each takes one question, or a file of questions with `--out FILE`.
 """
 
 import dataclasses
-import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prixlm.cli.terminal import Json, console, print_json, progress_bar
+from prixlm.cli.options import Json
+from prixlm.cli.terminal import console, print_json, print_note, print_result, progress_bar
 from prixlm.errors import PrixError
+from prixlm.types import Array, Progress, Query
+
+if TYPE_CHECKING:
+    from prixlm.decoding.completer import Completer, SearchConfig
+    from prixlm.entities.linker import EntityLinker
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
-KBOption = Annotated[Path, typer.Option("--kb", metavar="KB", help="Where candidates come from.")]
-Number = Annotated[int, typer.Option("-k", help="Answers to a query.")]
-Exact = Annotated[bool, typer.Option("--exact", help="The true best of all, not a beam's.")]
-BeamSize = Annotated[int, typer.Option(help="Unfinished names a step (the paper's K).")]
-NewOnly = Annotated[bool, typer.Option("--new-only", help="Hide what the KB already has.")]
+KBOption = Annotated[
+    Path, typer.Option("--kb", metavar="KB", help="The KB whose entities are candidates.")
+]
+Number = Annotated[int, typer.Option("-k", help="Answers per query.")]
+Exact = Annotated[bool, typer.Option("--exact", help="Prove the best answers; slower.")]
+BeamSize = Annotated[int, typer.Option(help="Beam size (the paper's K).")]
+NewOnly = Annotated[bool, typer.Option("--new-only", help="Leave out what the KB already states.")]
 Candidates = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Names or keys, one a line: only these.")
+    Path | None, typer.Option(metavar="FILE", help="Only these names or keys, one per line.")
 ]
 Queries = Annotated[
     Path | None, typer.Option(metavar="FILE", help="TSV, CSV or Parquet of queries; - is stdin.")
@@ -34,8 +42,8 @@ def complete(
     model: Model,
     kb: KBOption,
     lang: Annotated[str | None, typer.Option(metavar="CODE", help="Language.")] = None,
-    subject: Annotated[str | None, typer.Option(help="A name, known to the KB or not.")] = None,
-    relation: Annotated[str | None, typer.Option(help="A relation's name or key.")] = None,
+    subject: Annotated[str | None, typer.Option(help="A name, in the KB or new.")] = None,
+    relation: Annotated[str | None, typer.Option(help="Name or key of a relation.")] = None,
     k: Number = 10,
     exact: Exact = False,
     beam: BeamSize = 50,
@@ -45,29 +53,31 @@ def complete(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Complete facts: the missing object of a subject and a relation, or of a file of them.
+    """Complete facts: find the object of a subject and a relation.
 
     Example: [b]prixlm complete model --kb world --lang et --subject Soome --relation capital[/b]
 
     Example: [b]prixlm complete model --kb world --queries facts.tsv --out answers.parquet[/b]
     """
-    _answer(
-        model,
-        kb,
-        {"--lang": lang, "--subject": subject, "--relation": relation},
-        {"k": k, "search": "exact" if exact else "beam", "beam": beam, "new_only": new_only},
-        (candidates, queries, out, as_json),
-    )
+    request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
+    flags = {"--lang": lang, "--subject": subject, "--relation": relation}
+    if queries is not None:
+        request.answer_file(queries, _check_file_options(flags, out))
+        return
+    lang, subject, relation = _check_query_options(flags, out)
+    request.answer(Query(lang, subject, relation))
 
 
 def translate(
     model: Model,
     kb: KBOption,
     source: Annotated[
-        str | None, typer.Option("--from", metavar="CODE", help="The name's language.")
+        str | None, typer.Option("--from", metavar="CODE", help="Language of the name.")
     ] = None,
-    to: Annotated[str | None, typer.Option(metavar="CODE", help="The language asked for.")] = None,
-    name: Annotated[str | None, typer.Option(help="A name, known to the KB or not.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Language to translate into.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="A name, in the KB or new.")] = None,
     k: Number = 10,
     exact: Exact = False,
     beam: BeamSize = 50,
@@ -77,81 +87,187 @@ def translate(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Find what a thing is called in another language, by name or for a file of names.
+    """Translate names: find what an entity is called in another language.
 
     Example: [b]prixlm translate model --kb world --from en --to te --name Finland[/b]
     """
-    _answer(
-        model,
-        kb,
-        {"--from": source, "--name": name, "--to": to},
-        {"k": k, "search": "exact" if exact else "beam", "beam": beam, "new_only": new_only},
-        (candidates, queries, out, as_json),
-    )
+    request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
+    flags = {"--from": source, "--name": name, "--to": to}
+    if queries is not None:
+        request.answer_file(queries, _check_file_options(flags, out))
+        return
+    source, name, to = _check_query_options(flags, out)
+    request.answer(Query(source, name, None, to))
 
 
-def _answer(
-    model: Path,
-    kb: Path,
-    asked: dict[str, str | None],
-    settings: dict[str, Any],
-    rest: tuple[Path | None, Path | None, Path | None, bool],
-) -> None:
-    """What `complete` and `translate` share: one query, or a file of them."""
-    from prixlm.decoding.batch import answer_file, check_out
-    from prixlm.decoding.completer import Completer, SearchConfig, read_candidates
-    from prixlm.reports.console import print_answers
+def _search_config(k: int, exact: bool, beam: int, new_only: bool) -> "SearchConfig":
+    from prixlm.decoding.completer import SearchConfig
 
-    candidates, queries, out, as_json = rest
-    config = SearchConfig(**settings)
-    missing = [flag for flag, value in asked.items() if value is None]
-    if queries is None and missing:
+    search: Any = "exact" if exact else "beam"
+    return SearchConfig(k=k, search=search, beam=beam, new_only=new_only)
+
+
+def _check_query_options(flags: dict[str, str | None], out: Path | None) -> list[str]:
+    """Return the three values of a single query; refuse one that is not complete."""
+    missing = [flag for flag, value in flags.items() if value is None]
+    if missing:
         raise PrixError(f"{', '.join(missing)} is missing (or pass --queries FILE --out FILE).")
-    if queries is None and out is not None:
-        raise PrixError("--out goes with --queries: name a file of queries, or leave it out.")
-    if queries is not None and (out is None or len(missing) < len(asked)):
-        raise PrixError("with --queries, name --out and no query of your own.")
     if out is not None:
-        check_out(out)
-    with progress_bar() as progress:
-        completer = Completer(model, kb, progress)
-        if not completer.is_of_this_kb:
-            _note(f"the model was not trained on {kb} itself; a split of it, or another, is fine.")
-        chosen = None
-        if candidates is not None:
-            chosen, unknown = read_candidates(completer.kb, candidates)
-            if unknown:
-                _note(f"{unknown:,} lines of {candidates} are no entities of {kb}.")
-        if queries is not None and out is not None:
+        raise PrixError("--out requires --queries: pass a file of queries, or leave out --out.")
+    return [value for value in flags.values() if value is not None]
+
+
+def _check_file_options(flags: dict[str, str | None], out: Path | None) -> Path:
+    """Return the file of answers; refuse a single query beside a file of queries."""
+    from prixlm.decoding.batch import check_out
+
+    given = [flag for flag, value in flags.items() if value is not None]
+    if out is None or given:
+        raise PrixError(f"with --queries, pass --out FILE and leave out {', '.join(flags)}.")
+    check_out(out)
+    return out
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What `complete` and `translate` share: the model, the candidates and how to search."""
+
+    model: Path
+    kb: Path
+    candidates: Path | None
+    as_json: bool
+    search: "SearchConfig"
+
+    def answer(self, query: Query) -> None:
+        """Answer one query and print the answers."""
+        from prixlm.reports.console import print_answers
+
+        with progress_bar() as progress:
+            completer, candidates = self._open(progress)
+        [answers] = completer.answer([query], self.search, candidates)
+        if isinstance(answers, PrixError):
+            raise answers
+        _note_limits(completer, query)
+        if self.as_json:
+            print_json([dataclasses.asdict(answer) for answer in answers])
+        else:
+            print_answers(console(), f"{query.subject} · {query.relation or query.to}", answers)
+
+    def answer_file(self, queries: Path, out: Path) -> None:
+        """Answer a file of queries and print the counts."""
+        from prixlm.decoding.batch import answer_file
+
+        with progress_bar() as progress:
+            completer, candidates = self._open(progress)
             counts = answer_file(
-                completer, queries, out, config, candidates=chosen, progress=progress
+                completer, queries, out, self.search, candidates=candidates, progress=progress
             )
-            text = f"{counts['queries']:,} queries, {counts['errors']:,} with an error"
-            _say(counts, text, as_json)
+        text = f"{counts['queries']:,} queries, {counts['errors']:,} with an error."
+        print_result(counts, text, self.as_json)
+
+    def _open(self, progress: Progress | None) -> "tuple[Completer, Array | None]":
+        """Load the model with its KB, and the candidates if a file restricts them."""
+        from prixlm.decoding.completer import Completer, read_candidates
+
+        completer = Completer(self.model, self.kb, progress)
+        if not completer.is_of_this_kb:
+            print_note(
+                f"the model was not trained on {self.kb} itself; one of a split of it is fine."
+            )
+        if self.candidates is None:
+            return completer, None
+        entities, num_unknown = read_candidates(completer.kb, self.candidates)
+        if num_unknown:
+            print_note(f"{num_unknown:,} lines of {self.candidates} are not entities of {self.kb}.")
+        return completer, entities
+
+
+def _note_limits(completer: "Completer", query: Query) -> None:
+    """Tell that a subject is not in the KB, and that some names are too long to be answers."""
+    if not completer.kb.find(query.subject, query.lang):
+        similar = ", ".join(completer.suggest(query.subject, query.lang))
+        print_note(f"{query.subject!r} is not in the KB; asked anyway. Similar names: {similar}.")
+    num_too_long = completer.num_too_long(query.to or query.lang)
+    if num_too_long:
+        print_note(f"{num_too_long:,} names are too long for the model and cannot be answers.")
+
+
+def link(
+    encoder: Annotated[
+        Path, typer.Argument(metavar="ENCODER", help="A folder made by `prixlm mirror`.")
+    ],
+    kb: KBOption,
+    mention: Annotated[
+        list[str] | None, typer.Option(help="A name in any language; may be repeated.")
+    ] = None,
+    lang: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Only entities of this language.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="Answers per mention.")] = 5,
+    index: Annotated[str, typer.Option(help="auto (by size), exact, hnsw or ivf.")] = "auto",
+    mentions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="One mention per line; requires --out.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Answers: .parquet, .tsv or .jsonl.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Link mentions to the entities of a KB with the most similar names.
+
+    Example: [b]prixlm link encoder --kb world --lang en --mention Soome[/b]
+
+    Example: [b]prixlm link encoder --kb world --mentions names.txt --out linked.tsv[/b]
+    """
+    if (mention is None) == (mentions is None) or (mentions is None) != (out is None):
+        raise PrixError("pass --mention TEXT, or --mentions FILE with --out FILE.")
+    if k < 1:
+        raise PrixError(f"-k {k}: expected 1 or more.")
+    from prixlm.decoding.batch import check_out
+    from prixlm.entities.linker import EntityLinker, link_file, read_mentions
+    from prixlm.kb.store import KB
+
+    source = KB(kb)
+    # Encoding the names of a KB takes long: refuse wrong arguments before that.
+    if lang is not None:
+        source.entity_range(lang)
+    if mentions is not None and out is not None:
+        check_out(out)
+        read_mentions(mentions)
+    with progress_bar() as progress:
+        linker = EntityLinker(encoder, source, kind=index, progress=progress)
+        if mentions is not None and out is not None:
+            counts = link_file(linker, mentions, out, k, lang, progress)
+            empty = f" ({counts['empty']:,} of them empty)" if counts["empty"] else ""
+            text = f"Linked {counts['mentions']:,} lines{empty}: {out}"
+            print_result({**counts, "out": str(out)}, text, as_json)
             return
-    first, name, last = (str(value) for value in asked.values())
-    if "--to" in asked:
-        answers = completer.translate(name, lang=first, to=last, config=config, candidates=chosen)
-    else:
-        answers = completer.complete(name, last, lang=first, config=config, candidates=chosen)
-    if not completer.kb.find(name, first):
-        near = ", ".join(completer.suggest(name, first))
-        _note(f"{name!r} is not in the KB; it was asked all the same. Names like it: {near}.")
-    left_out = completer.num_too_long(last if "--to" in asked else first)
-    if left_out:
-        _note(f"{left_out:,} names are too long for the model and are no candidates.")
-    if as_json:
-        print_json([dataclasses.asdict(answer) for answer in answers])
-    else:
-        print_answers(console(), f"{name} · {last}", answers)
+    _link(linker, mention or [], k, lang, as_json)
 
 
-def _note(text: str) -> None:
-    print(f"prixlm: {text}", file=sys.stderr)
+def _link(
+    linker: "EntityLinker", mentions: list[str], k: int, lang: str | None, as_json: bool
+) -> None:
+    """Link the mentions of the command line and print the entities."""
+    from prixlm.reports.console import print_linked
 
-
-def _say(figures: dict[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        print_json(figures)
-    else:
-        console().print(text + ".", markup=False)
+    linked = []
+    for mention, answers in zip(mentions, linker.link(mentions, k, lang), strict=True):
+        entities = linker.kb.entities([answer.entity for answer in answers])
+        linked.append((mention, answers, entities))
+    if not as_json:
+        for mention, answers, entities in linked:
+            print_linked(console(), mention, answers, entities)
+        return
+    print_json(
+        [
+            {
+                "mention": mention,
+                "answers": [
+                    {"rank": answer.rank, "score": answer.score, **dataclasses.asdict(entity)}
+                    for answer, entity in zip(answers, entities, strict=True)
+                ],
+            }
+            for mention, answers, entities in linked
+        ]
+    )

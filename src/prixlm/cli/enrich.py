@@ -1,144 +1,166 @@
-"""The commands of the main job: `enrich` proposes, a person may `review`, `export` hands over.
+"""The commands of the main job: `enrich` proposes facts, `review` and `export` pass them on.
 
-As in `cli`: each command parses, makes one library call and prints.
+`review` and `export` work without the `model` extra.
 """
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from prixlm.cli.terminal import Json, console, print_json, progress_bar
+from prixlm.cli.options import (
+    GraphOption,
+    Json,
+    MinConfidence,
+    ModelOption,
+    Overwrite,
+    ProposalsArgument,
+    parse_codes,
+)
+from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
 
-Folder = Annotated[Path, typer.Argument(metavar="PROPOSALS", help="A folder of `prixlm enrich`.")]
+_Split = Annotated[
+    Path,
+    typer.Argument(metavar="KB", help="A split: the confidence is fitted on its valid facts."),
+]
+_Encoder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Also propose links with this encoder; the split withholds links."
+    ),
+]
+_Usual = Annotated[
+    float, typer.Option(help="Also ask for relations held by this share of similar entities.")
+]
 
 
 def enrich(
-    kb: Annotated[
-        Path, typer.Argument(metavar="KB", help="A split: its valid facts fit the confidence.")
-    ],
+    kb: _Split,
     into: Annotated[str, typer.Option(metavar="CODES", help="Languages to enrich.")],
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder of proposals to make.")],
-    model: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A Prix-LM that was trained on this KB.")
-    ] = None,
-    graph: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A graph embedding of this KB.")
-    ] = None,
-    min_confidence: Annotated[float, typer.Option(help="Least confidence, from 0 to 1.")] = 0.5,
+    model: ModelOption = None,
+    graph: GraphOption = None,
+    min_confidence: MinConfidence = 0.5,
     relations: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these, by name or key.")
+        str | None, typer.Option(metavar="NAMES", help="Only these relations, by name or key.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="The N most confident proposals.")
+        int | None, typer.Option(metavar="N", help="Keep the N most confident proposals.")
     ] = None,
-    usual: Annotated[
-        float,
-        typer.Option(help="Also ask for relations that this share of things like the subject has."),
-    ] = 0.5,
+    usual: _Usual = 0.5,
     labels: Annotated[
-        bool, typer.Option("--labels", help="Also names for things that have none there.")
+        bool, typer.Option("--labels", help="Also propose names for entities without one.")
     ] = False,
-    encoder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Also links, by this encoder (the split hides some)."),
-    ] = None,
-    pivot: Annotated[str, typer.Option(metavar="CODE", help="Links into this language.")] = "en",
-    overwrite: Annotated[bool, typer.Option(help="Replace a folder that is there.")] = False,
+    encoder: _Encoder = None,
+    pivot: Annotated[
+        str, typer.Option(metavar="CODE", help="Language that links are proposed into.")
+    ] = "en",
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Propose the facts that a KB lacks in some languages, with confidence and origin.
+    """Propose facts that a KB lacks in some languages, with confidence and origin.
+
+    An interrupted run resumes when the same command is run again.
 
     Example: [b]prixlm enrich split --model model --into et,te --to proposals[/b]
     """
-    from prixlm.enrichment.gaps import MissingConfig
+    from prixlm.enrichment.gaps import GapConfig
     from prixlm.enrichment.run import EnrichConfig
     from prixlm.enrichment.run import enrich as run
     from prixlm.kb.store import KB
     from prixlm.reports.console import print_proposals
 
     config = EnrichConfig(
-        into=tuple(code.strip() for code in into.split(",") if code.strip()),
+        into=parse_codes(into),
         min_confidence=min_confidence,
         relations=None if relations is None else tuple(r.strip() for r in relations.split(",")),
         limit=limit,
         labels=labels,
         pivot=pivot,
-        missing=MissingConfig(usual=usual),
+        missing=GapConfig(usual=usual),
     )
     with progress_bar() as progress:
         manifest = run(
-            KB(kb), to, config, model, graph, progress, encoder=encoder, overwrite=overwrite
+            KB(kb),
+            to,
+            config,
+            model=model,
+            graph=graph,
+            encoder=encoder,
+            overwrite=overwrite,
+            progress=progress,
         )
     if as_json:
         print_json(manifest)
-        return
-    print_proposals(console(), to, manifest)
+    else:
+        print_proposals(console(), to, manifest)
 
 
 def review(
-    folder: Folder,
+    folder: ProposalsArgument,
     to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a TSV to mark in a spreadsheet.")
     ] = None,
     marks: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read such a TSV back.")
+        Path | None, typer.Option(metavar="FILE", help="Read the marked TSV back.")
     ] = None,
     most: Annotated[
         int | None, typer.Option(metavar="N", help="Only the first N facts, names and links.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Judge proposals: write them as a TSV, mark `accept` or `reject`, and read it back.
+    """Review proposals: write them as a TSV, mark `accept` or `reject`, and read it back.
 
     Example: [b]prixlm review proposals --to review.tsv[/b]
+
+    Example: [b]prixlm review proposals --marks review.tsv[/b]
     """
     from dataclasses import asdict
 
-    if (to is None) == (marks is None):
-        raise PrixError("pass --to FILE to write a review, or --marks FILE to read one.")
     from prixlm.enrichment.review import read_review, write_review
 
-    if to is not None:
-        number = write_review(folder, to, most)
-        figures: dict[str, object] = {"proposals": number, "file": str(to)}
-        text = f"{number:,} proposals: fill the column `mark` of {to} with accept or reject."
+    if to is not None and marks is None:
+        num_rows = write_review(folder, to, most)
+        text = f"{num_rows:,} proposals: fill the column `mark` of {to} with accept or reject."
+        print_result({"proposals": num_rows, "file": str(to)}, text, as_json)
+    elif marks is not None and to is None:
+        counts = read_review(folder, marks)
+        text = f"{counts.accepted:,} accepted, {counts.rejected:,} rejected, {counts.open:,} open."
+        print_result(asdict(counts), text, as_json)
     else:
-        assert marks is not None
-        found = read_review(folder, marks)
-        figures = asdict(found)
-        text = f"{found.accepted:,} accepted, {found.rejected:,} rejected, {found.open:,} open."
-    if as_json:
-        print_json(figures)
-    else:
-        console().print(text, markup=False)
+        raise PrixError("pass --to FILE to write a review, or --marks FILE to read one.")
 
 
 def export(
-    folder: Folder,
+    folder: ProposalsArgument,
     format: Annotated[str, typer.Option(help="nt, nq, quickstatements, tsv or parquet.")],
     to: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
-    min_confidence: Annotated[float, typer.Option(help="Least confidence, from 0 to 1.")] = 0.0,
-    accepted: Annotated[bool, typer.Option(help="Only what a reviewer accepted.")] = False,
+    min_confidence: MinConfidence = 0.0,
+    accepted: Annotated[
+        bool, typer.Option(help="Only proposals that a reviewer accepted.")
+    ] = False,
     star: Annotated[bool, typer.Option(help="N-Quads with triple terms (RDF 1.2).")] = False,
     base: Annotated[
-        str, typer.Option(metavar="IRI", help="Beginning of IRIs for keys that are none.")
+        str, typer.Option(metavar="IRI", help="Prefix of the IRIs made from other keys.")
     ] = "urn:prixlm:",
     reference: Annotated[
         str | None,
-        typer.Option(metavar="S854:URL", help="Of QuickStatements: where statements are from."),
+        typer.Option(metavar="S854:URL", help="Source of the statements, for QuickStatements."),
     ] = None,
     lang: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Of one language: a file for each.")
+        str | None, typer.Option(metavar="CODE", help="Only proposals in this language.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hand proposals over to your tools; what a reviewer rejected is left out.
+    """Write proposals for other tools. Rejected proposals are left out.
 
     Example: [b]prixlm export proposals --format nq --to facts.nq --min-confidence 0.8[/b]
     """
-    from prixlm.enrichment.export import ExportConfig, export_proposals
+    from prixlm.enrichment.export import ExportConfig
+    from prixlm.enrichment.export import export as export_to_file
 
     config = ExportConfig(
         format=format,
@@ -149,54 +171,42 @@ def export(
         reference=reference,
         lang=lang,
     )
-    counts = export_proposals(folder, to, config)
-    if as_json:
-        print_json(counts)
-        return
-    rest = [f"{number:,} {why}" for why, number in counts.items() if why != "written" and number]
-    text = f"{counts['written']:,} facts in {to}" + (f" ({', '.join(rest)})" if rest else "")
-    console().print(text + ".", markup=False)
+    counts = export_to_file(folder, to, config)
+    left_out = [f"{count:,} {why}" for why, count in counts.items() if why != "written" and count]
+    others = f" ({', '.join(left_out)})" if left_out else ""
+    print_result(counts, f"{counts['written']:,} facts in {to}{others}.", as_json)
 
 
 def report(
-    folder: Folder,
+    folder: ProposalsArgument,
     kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="The KB that was enriched.")],
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the page is written.")],
-    model: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The model, for its loss and trials.")
-    ] = None,
-    graph: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The graph embedding, for trials.")
-    ] = None,
+    model: ModelOption = None,
+    graph: GraphOption = None,
     tried: Annotated[
         int,
-        typer.Option("--try", metavar="N", help="Try the confidence on N test facts a language."),
+        typer.Option("--try", metavar="N", help="Test the confidence on N test facts a language."),
     ] = 0,
     tables: Annotated[
         list[Path] | None,
         typer.Option(
-            "--table", metavar="FILE", help="JSON that `evaluate ... --to` wrote, as Hits@k."
+            "--table", metavar="FILE", help="A table in JSON, made by `evaluate ... --to`."
         ),
     ] = None,
-    title: Annotated[str, typer.Option(help="Of the page.")] = "Enrichment of a knowledge base",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = (
+        "Enrichment of a knowledge base"
+    ),
     as_json: Json = False,
 ) -> None:
     """Write the report of an enrichment: one HTML page that needs no network.
 
     Example: [b]prixlm report proposals --kb split --model model --to report --try 500[/b]
     """
-    import shlex
-    import sys
-
     from prixlm.enrichment.proposals import read_manifest, read_timings
     from prixlm.enrichment.report import Report, write_report
-    from prixlm.evaluation.proposals import (
-        reliability_curves,
-        trial_grids,
-        try_enrichment,
-    )
+    from prixlm.evaluation.link_prediction import read_result_tables
+    from prixlm.evaluation.proposals import reliability_curves, trial_tables, try_enrichment
     from prixlm.kb.store import KB
-    from prixlm.reports.tables import read_tables
 
     if tried < 0:
         raise PrixError(f"--try {tried}: expected 0 or more.")
@@ -205,13 +215,11 @@ def report(
         raise PrixError(f"{folder} has proposals for another KB than {kb}.")
     langs = manifest["config"]["into"]
     loss = None if model is None else model / "loss.png"
-    grids = [grid for path in tables or [] for grid in read_tables(path)]
-    with progress_bar() as progress:
-        trials = (
-            try_enrichment(source, langs, model, graph, most=tried, progress=progress)
-            if tried
-            else []
-        )
+    read = [table for path in tables or [] for table in read_result_tables(path)]
+    trials = []
+    if tried:
+        with progress_bar() as progress:
+            trials = try_enrichment(source, langs, model, graph, most=tried, progress=progress)
     page = write_report(
         to,
         Report(
@@ -219,13 +227,10 @@ def report(
             folder,
             title=title,
             command="prixlm " + shlex.join(sys.argv[1:]),
-            grids=[*grids, *trial_grids(trials)],
+            tables=[*read, *trial_tables(trials)],
             reliability=reliability_curves(trials),
             timings=read_timings(folder),
             loss=loss if loss is not None and loss.is_file() else None,
         ),
     )
-    if as_json:
-        print_json({"report": str(page)})
-    else:
-        console().print(f"The report: {page}", markup=False)
+    print_result({"report": str(page)}, f"The report: {page}", as_json)

@@ -1,6 +1,6 @@
-"""The commands that make a KB and look at it: `import`, `stats`, `split`.
+"""The commands that make and inspect a KB folder: `import`, `stats`, `split`.
 
-As in `cli`: each command parses, makes one library call and prints.
+They work without the `model` extra.
 """
 
 from pathlib import Path
@@ -8,16 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from prixlm.cli.terminal import Json, console, print_json, progress_bar
+from prixlm.cli.options import DryRun, Json, KBArgument, Langs, Memory, Overwrite, parse_codes
+from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
 
-Overwrite = Annotated[bool, typer.Option(help="Replace the folder if it is there.")]
-Langs = Annotated[
+_Format = Annotated[
     str | None,
-    typer.Option(metavar="CODES", help="Languages, such as [i]en,fi,zh[/i], or [i]all[/i]."),
+    typer.Option(
+        metavar="NAME",
+        help="wikidata, dbpedia, rdf, table, benchmark, authors or world; "
+        "recognised from the files if not given.",
+    ),
 ]
-Memory = Annotated[
-    str, typer.Option(metavar="SIZE", help="Memory for the joins; more goes to disk.")
+_Licence = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Licence of the data, if the format has no default."),
 ]
 
 
@@ -28,46 +33,36 @@ def import_(
     to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The KB folder to make.")
     ] = None,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="wikidata, dbpedia, rdf, table, benchmark, authors or world; else recognised.",
-        ),
-    ] = None,
+    format: _Format = None,
     langs: Langs = None,
     max_triples: Annotated[
         int | None, typer.Option(metavar="N", help="Keep a random sample of N triples.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
-    licence: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The licence of the data, if not stated.")
-    ] = None,
-    strict: Annotated[bool, typer.Option(help="Stop at the first bad row.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option(help="Say what would be read, how long it takes and how big it gets.")
-    ] = False,
+    licence: _Licence = None,
+    strict: Annotated[bool, typer.Option(help="Stop at the first malformed row.")] = False,
+    dry_run: DryRun = False,
     overwrite: Overwrite = False,
     memory: Memory = "1GiB",
     as_json: Json = False,
 ) -> None:
     """Make a KB folder from dumps of DBpedia, Wikidata, RDF, tables, or the embedded world KB.
 
+    An interrupted import resumes when the same command is run again.
+
     Example: [b]prixlm import --format world --to world[/b]
 
     Example: [b]prixlm import labels_lang=fi.ttl.bz2 mappingbased-objects_lang=fi.ttl.bz2 --to
     fi[/b]
     """
-    from prixlm.importers.run import estimate_import, import_kb, plan_import
+    from prixlm.importers.plan import estimate_import, plan_import
+    from prixlm.importers.run import import_kb
 
-    chosen: Any = langs if langs in (None, "all") else codes(langs)
+    chosen: Any = langs if langs in (None, "all") else parse_codes(langs)
     if dry_run:
         plan = plan_import(sources or [], format=format, langs=chosen, max_triples=max_triples)
         estimate = estimate_import(plan)
-        if as_json:
-            print_json(estimate.as_dict())
-        else:
-            console().print(estimate.as_text(), markup=False, highlight=False)
+        print_result(estimate.as_dict(), estimate.as_text(), as_json)
         return
     if to is None:
         raise PrixError("--to is missing: name the KB folder to make.")
@@ -88,39 +83,39 @@ def import_(
     _print_stats(kb.folder, as_json, account=True)
 
 
-def stats(
-    kb: Annotated[Path, typer.Argument(metavar="KB", help="A KB folder.")],
-    as_json: Json = False,
-) -> None:
+def stats(kb: KBArgument, as_json: Json = False) -> None:
     """Show the languages, entities, relations, triples and links of a KB.
 
     Example: [b]prixlm stats world[/b]
     """
-    _print_stats(kb, as_json, account=False)
+    _print_stats(kb, as_json)
 
 
 def split(
-    kb: Annotated[Path, typer.Argument(metavar="KB", help="A KB folder.")],
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder of the split to make.")],
-    test: Annotated[float, typer.Option(help="Share of the triples that are tested.")] = 0.1,
-    valid: Annotated[float, typer.Option(help="Share for validation.")] = 0.05,
+    kb: KBArgument,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The split to make: a KB folder.")],
+    test: Annotated[float, typer.Option(help="Share of the triples for testing.")] = 0.1,
+    valid: Annotated[float, typer.Option(help="Share of the triples for validation.")] = 0.05,
     unseen: Annotated[
         float | None,
-        typer.Option(help="Hold out this share of all entities, in all languages, instead."),
+        typer.Option(help="Instead hold out this share of all entities, in all languages."),
     ] = None,
     unseen_links: Annotated[
-        str, typer.Option(metavar="keep|remove", help="The links of held-out entities.")
+        str,
+        typer.Option(metavar="keep|remove", help="What happens to the links of these entities."),
     ] = "keep",
     by_concept: Annotated[
-        bool, typer.Option(help="Hide a fact in every language at once.")
+        bool, typer.Option(help="Hold out a fact in every language at once.")
     ] = False,
     hide_links: Annotated[
         float | None,
-        typer.Option(help="Hide the links of this share of the linked concepts instead."),
+        typer.Option(help="Instead withhold the links of this share of the linked concepts."),
     ] = None,
     langs: Langs = None,
-    resplit: Annotated[bool, typer.Option(help="Split anew a KB that is split already.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    resplit: Annotated[
+        bool, typer.Option(help="Ignore the split that the KB already has.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random draw.")] = 0,
     overwrite: Overwrite = False,
     memory: Memory = "1GiB",
     as_json: Json = False,
@@ -139,22 +134,16 @@ def split(
         by_concept=by_concept,
         hide_links=hide_links,
         links=unseen_links,  # type: ignore[arg-type]  # the config refuses any other word
-        langs=None if langs in (None, "all") else codes(langs),
+        langs=None if langs in (None, "all") else parse_codes(langs),
         resplit=resplit,
         seed=seed,
     )
-    made = split_kb(KB(kb), to, config, overwrite=overwrite, memory=memory)
-    _print_stats(made.folder, as_json, account=False)
+    split_kb(KB(kb), to, config, overwrite=overwrite, memory=memory)
+    _print_stats(to, as_json)
 
 
-def codes(langs: str | None) -> tuple[str, ...]:
-    """Language codes, given with commas."""
-    from prixlm.languages import parse_languages
-
-    return parse_languages(code for code in (langs or "").split(",") if code.strip())
-
-
-def _print_stats(folder: Path, as_json: bool, account: bool) -> None:
+def _print_stats(folder: Path, as_json: bool, account: bool = False) -> None:
+    """Print the counts of a KB and, after an import, where the rows that were read went."""
     from prixlm.kb.store import KB
     from prixlm.reports.console import kb_figures, print_account, print_kb
 

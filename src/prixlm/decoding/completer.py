@@ -1,21 +1,22 @@
-"""Completion (Sec. 2.2): the missing object of a fact, or a name in another language.
+"""Complete facts and translate names (Sec. 2.2): queries as names in, named answers out.
 
     completer = Completer("model", "kb")
     completer.complete("Finland", "capital", lang="en")
     completer.translate("London", lang="en", to="es")
 
-The subject may be a name that the KB has never seen: that is the point of the model. The candidates
-are the entities of the KB in the language that is asked for, or a subset.
+The subject may be a name that the KB does not have: that is what the model is for. The candidates
+are the entities of the KB in the language asked for, or a subset of them.
 """
 
+import difflib
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -29,78 +30,91 @@ from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import build_tokens, encode_names
 from prixlm.types import Answer, Array, Progress, Query
 
-BATCH = 16
+_BATCH = 16
 """Queries that are searched for together."""
 
-
+# The answers that the KB already has: objects of the relation, or names of the same concept in the
+# language asked for. A subject counts by its name and by its aliases.
 _KNOWN = """
-    WITH named AS (
-        SELECT place, a.relation, target, e.id, e.concept
+    WITH subjects AS (
+        SELECT query, a.relation, target, e.id, e.concept
         FROM asked a JOIN entities e ON e.lang = a.lang AND e.name = a.name
         UNION
-        SELECT place, a.relation, target, e.id, e.concept
+        SELECT query, a.relation, target, e.id, e.concept
         FROM asked a JOIN aliases n ON n.name = a.name
         JOIN entities e ON e.id = n.entity AND e.lang = a.lang
     )
-    SELECT place, t.object AS id
-    FROM named n JOIN triples t ON t.subject = n.id AND t.relation = n.relation
+    SELECT query, t.object AS id
+    FROM subjects s JOIN triples t ON t.subject = s.id AND t.relation = s.relation
     UNION
-    SELECT place, e.id
-    FROM named n JOIN entities e ON e.concept = n.concept AND e.lang = n.target
-    WHERE n.relation IS NULL
-    ORDER BY place, id
+    SELECT query, e.id
+    FROM subjects s JOIN entities e ON e.concept = s.concept AND e.lang = s.target
+    WHERE s.relation IS NULL
+    ORDER BY query, id
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """How to search."""
+    """How to search for answers.
 
-    k: int = 10  # answers to a query
-    search: Literal["beam", "exact"] = "beam"
-    beam: int = 50  # unfinished names a step, the paper's K
-    new_only: bool = False  # leave out what the KB already has
-    exclude_late: bool = False  # as the released code: known objects take places in the beam
-    max_nodes: int = 100_000  # of an exact search, for one query
+    Example:
+        >>> config = prixlm.SearchConfig(k=3, search="exact")
+    """
+
+    k: int = 10  # answers per query
+    search: Literal["beam", "exact"] = "beam"  # exact proves its answers
+    beam: int = 50  # unfinished names per step, the paper's K
+    new_only: bool = False  # leave out answers that the KB already has
+    max_nodes: int = 100_000  # limit of an exact search, per query
 
     def __post_init__(self) -> None:
-        if self.k < 1 or self.beam < 1 or self.max_nodes < 1:
-            raise PrixError("-k, --beam and max_nodes have to be 1 or more.")
+        for name in ("k", "beam", "max_nodes"):
+            if getattr(self, name) < 1:
+                raise PrixError(f"{name} {getattr(self, name)}: expected 1 or more.")
         if self.search not in ("beam", "exact"):
             raise PrixError(f"search {self.search}: expected beam or exact.")
-        if self.exclude_late and self.search == "exact":
-            raise PrixError("exclude_late goes with the beam: an exact search has no places.")
 
 
 class Completer:
-    """A model, and the KB whose entities are its candidates."""
+    """A model, and the KB whose entities are its candidates.
+
+    Example:
+        >>> completer = prixlm.Completer("model", "kb")
+        >>> len(completer.complete("France", "capital", lang="en"))  # of 5 English entities
+        5
+        >>> config = prixlm.SearchConfig(k=2)
+        >>> len(completer.translate("Finland", lang="en", to="ja", config=config))
+        2
+    """
 
     def __init__(
         self, model: PrixLM | Path | str, kb: KB | Path | str, progress: Progress | None = None
     ) -> None:
+        """Load the model and tokenise the names of the KB, if that was not done before."""
         self.model = (model if isinstance(model, PrixLM) else _load(model)).eval()
         self.kb = kb if isinstance(kb, KB) else KB(kb)
-        shared = set(self.kb.languages) & set(self.model.settings.languages)
-        if not shared:
+        if not set(self.kb.languages) & set(self.model.settings.languages):
             raise PrixError(
-                f"the model and {self.kb.folder} do not belong together: it was trained on "
-                f"{', '.join(self.model.settings.languages)}, and the KB has "
-                f"{', '.join(self.kb.languages)}."
+                f"the model and {self.kb.folder} have no language in common: the model has "
+                f"{', '.join(self.model.settings.languages)}, the KB has "
+                f"{', '.join(self.kb.languages)}. Use a model that was trained on this KB."
             )
         self.cache = build_tokens(self.kb, self.model.encoder.tokenizer, progress)
-        self.relations = lru_cache(maxsize=64)(self._read_relations)
         self.relation_names = lru_cache(maxsize=64)(self.kb.relation_names)
+        self._relation_ids = lru_cache(maxsize=64)(self._read_relation_ids)
         self._tries = lru_cache(maxsize=8)(self._make_trie)
 
     @property
     def is_of_this_kb(self) -> bool:
-        """Whether the model was trained on this very KB (or another, such as a split of it)."""
-        return self.model.settings.trained.get("kb_fingerprint") == self.kb.fingerprint()
+        """Whether the model was trained on this very KB, and not, say, on a split of it."""
+        return self.model.settings.lineage.kb_fingerprint == self.kb.fingerprint()
 
     def identity(self) -> str:
-        """A hash of the model: its settings and some of its weights."""
+        """Return a hash of the model: of its settings and of every n-th row of its embeddings."""
+        # All weights of a large model would take seconds; two models differ in these rows, too.
         weight = self.model.backbone.get_input_embeddings().weight.detach().cpu().numpy()
-        digest = hashlib.sha256(json.dumps(asdict(self.model.settings)).encode())
+        digest = hashlib.sha256(json.dumps(self.model.settings.as_dict()).encode())
         digest.update(np.ascontiguousarray(weight[:: max(1, len(weight) // 1000)]).tobytes())
         return digest.hexdigest()
 
@@ -113,9 +127,12 @@ class Completer:
         config: SearchConfig | None = None,
         candidates: Array | None = None,
     ) -> list[Answer]:
-        """The objects that best complete a fact."""
-        query = Query(lang, subject, relation)
-        return self._one(query, config or SearchConfig(), candidates)
+        """Return the objects that best complete a fact, best first.
+
+        relation: its name in `lang`, its English name or its key. candidates: entity ids; without
+        them, all entities of the language are candidates.
+        """
+        return self._answer_one(Query(lang, subject, relation), config, candidates)
 
     def translate(
         self,
@@ -126,68 +143,66 @@ class Completer:
         config: SearchConfig | None = None,
         candidates: Array | None = None,
     ) -> list[Answer]:
-        """What a thing is called in another language."""
-        return self._one(Query(lang, name, None, to), config or SearchConfig(), candidates)
+        """Return the names in the language `to` that best translate a name, best first."""
+        return self._answer_one(Query(lang, name, None, to), config, candidates)
 
-    def _one(self, query: Query, config: SearchConfig, candidates: Array | None) -> list[Answer]:
-        [found] = self.answer([query], config, candidates)
-        if isinstance(found, PrixError):
-            raise found
-        return found
+    def _answer_one(
+        self, query: Query, config: SearchConfig | None, candidates: Array | None
+    ) -> list[Answer]:
+        [answers] = self.answer([query], config or SearchConfig(), candidates)
+        if isinstance(answers, PrixError):
+            raise answers
+        return answers
 
     def answer(
         self, queries: Sequence[Query], config: SearchConfig, candidates: Array | None = None
     ) -> list[list[Answer] | PrixError]:
-        """Answers to many queries; one that cannot be asked gets its error instead."""
+        """Return the answers to many queries; the error of each query that cannot be asked."""
+        # Queries are grouped by the language of their candidates, since a search walks one trie,
+        # and cut into batches. Errors are put in the place of the answers.
         results: list[list[Answer] | PrixError] = [[] for _ in queries]
-        groups: dict[str, list[tuple[int, list[int]]]] = {}
-        for place, query in enumerate(queries):
+        prefixes: dict[int, list[int]] = {}  # by the query's position in `queries`
+        rows_by_language: dict[str, list[int]] = {}  # of the candidates
+        for row, query in enumerate(queries):
             try:
-                groups.setdefault(query.to or query.lang, []).append((place, self.encode(query)))
+                prefixes[row] = self.encode(query)
+                rows_by_language.setdefault(query.to or query.lang, []).append(row)
             except PrixError as error:
-                results[place] = error
-        known: list[Array] = []
-        if config.new_only:
-            asked = [place for rows in groups.values() for place, _ in rows]
-            known = [np.zeros(0, np.int64)] * len(queries)
-            found_known = self._known([queries[place] for place in asked])
-            for place, objects in zip(asked, found_known, strict=True):
-                known[place] = objects
-        for lang, rows in groups.items():
+                results[row] = error
+        known = self._known_answers(queries, list(prefixes)) if config.new_only else None
+        for lang, rows in rows_by_language.items():
             try:
                 trie = self.trie(lang, candidates)
             except PrixError as error:
-                for place, _ in rows:
-                    results[place] = error
+                for row in rows:
+                    results[row] = error
                 continue
+            # The model's positions must hold the query and the longest candidate after it.
             room = self.model.max_length - trie.height
-            for place, prefix in rows:
-                if len(prefix) > room:
-                    results[place] = PrixError(
-                        f"the query has {len(prefix)} tokens, and the model's positions leave "
-                        f"{room} beside the longest candidate: shorten the name."
-                    )
-            rows = [row for row in rows if len(row[1]) <= room]
-            for start in range(0, len(rows), BATCH):
-                part = rows[start : start + BATCH]
-                hidden = [known[place] for place, _ in part] if known else None
-                found = self._search(trie, [prefix for _, prefix in part], config, hidden)
-                named = zip(part, found, self._named(found), strict=True)
-                for (place, _), one, answers in named:
+            for row in rows:
+                if len(prefixes[row]) > room:
+                    results[row] = _too_long(len(prefixes[row]), room)
+            rows = [row for row in rows if len(prefixes[row]) <= room]
+            for start in range(0, len(rows), _BATCH):
+                batch = rows[start : start + _BATCH]
+                exclude = None if known is None else [known[row] for row in batch]
+                found = self._search(trie, [prefixes[row] for row in batch], config, exclude)
+                for row, one, answers in zip(batch, found, self._name(found), strict=True):
                     is_proven = config.search == "beam" or one.complete
-                    results[place] = answers if is_proven else _unproven(config)
+                    results[row] = answers if is_proven else _unproven(config)
         return results
 
     def encode(self, query: Query) -> list[int]:
-        """The prefix of a query; what cannot be asked is an error that says why."""
+        """Return the prefix of a query, or raise an error that says why it cannot be asked."""
         lang = self.check_language(query.lang)
+        # Some tokenizers turn white space into a token, others turn odd characters into none.
         tokens = encode_names(self.model.encoder.tokenizer, [query.subject])[0]
         if not tokens or not query.subject.strip():
-            raise PrixError(f"the name {query.subject!r} has no tokens: there is nothing to ask.")
+            raise PrixError(f"the name {query.subject!r} has no tokens: expected some text.")
         if query.relation is None:
             to = self.check_language(query.to or "")
             if to == lang:
-                raise PrixError(f"from {lang} to {to}: name two languages.")
+                raise PrixError(f"from {lang} to {to}: expected two different languages.")
             prefix = self.model.encoder.encode(query.subject, (lang, to), None)
         else:
             name = self.relation_names(lang)[self.relation_id(query.relation, lang)]
@@ -200,59 +215,64 @@ class Completer:
         return prefix
 
     def check_language(self, lang: str) -> str:
-        """The language, if the KB and the model have it."""
-        for place, known in (
-            (str(self.kb.folder), self.kb.languages),
-            ("the model", self.model.settings.languages),
-        ):
+        """Return the language; refuse one that the KB or the model does not have."""
+        languages: dict[str, Collection[str]] = {
+            str(self.kb.folder): self.kb.languages,
+            "the model": self.model.settings.languages,
+        }
+        for owner, known in languages.items():
             if lang not in known:
-                raise PrixError(f"{place} has no language {lang!r}; it has {', '.join(known)}.")
+                raise PrixError(f"{owner} has no language {lang!r}; it has {', '.join(known)}.")
         return lang
 
     def relation_id(self, relation: str, lang: str) -> int:
-        """A relation by its name in a language, by its English name or by its key."""
-        known = self.relations(lang)
-        number = known.get(relation, known.get(relation.casefold()))
-        if number is not None:
-            return number
+        """Return a relation's id, by its name in a language, by its English name or by its key."""
+        ids = self._relation_ids(lang)
+        relation_id = ids.get(relation, ids.get(relation.casefold()))
+        if relation_id is not None:
+            return relation_id
+        # A dict as an ordered set: many relations have their key as their name.
         names = dict.fromkeys([*self.relation_names(lang), *self.kb.relation_keys()])
-        near = similar(relation, list(names))
+        similar = difflib.get_close_matches(relation, list(names), 3, cutoff=0.5)
         raise PrixError(
             f"no relation {relation!r} in {self.kb.folder}."
-            + (f" Did you mean {', '.join(near)}?" if near else "")
+            + (f" Did you mean {', '.join(similar)}?" if similar else "")
         )
 
-    def _read_relations(self, lang: str) -> dict[str, int]:
-        """Relation ids by name and key, as written and in small letters; a name that several share
-        stands for the commonest."""
-        counts = dict(
-            self.kb.query(
-                "SELECT relation, count(*) FROM triples WHERE lang = $lang GROUP BY relation",
-                {"lang": lang},
-            ).fetchall()
+    def _read_relation_ids(self, lang: str) -> dict[str, int]:
+        """Return relation ids by name and by key, as written and in small letters.
+
+        Where several relations share a name, it stands for the most frequent of them.
+        """
+        counts = self.kb.relation_counts(lang)
+        rare_first = sorted(
+            range(self.kb.num_relations),
+            key=lambda relation: (counts.get((lang, relation), 0), -relation),
         )
-        rare_first = sorted(range(self.kb.num_relations), key=lambda r: (counts.get(r, 0), -r))
+        # Later entries replace earlier ones: a name in `lang` wins over an English one and a key,
+        # and a frequent relation over a rare one.
         lists = [self.kb.relation_keys(), self.kb.relation_names(lang)]
         if "en" in self.kb.languages:
             lists.insert(1, self.kb.relation_names("en"))
-        written = {names[number]: number for names in lists for number in rare_first}
-        return {name.casefold(): number for name, number in written.items()} | written
+        as_written = {names[relation]: relation for names in lists for relation in rare_first}
+        return {name.casefold(): relation for name, relation in as_written.items()} | as_written
 
-    def suggest(self, name: str, lang: str, number: int = 3) -> list[str]:
-        """Names of the KB that look like a name that it does not have."""
+    def suggest(self, name: str, lang: str, count: int = 3) -> list[str]:
+        """Return the names of the KB that are spelled most like a name that it does not have."""
         rows = self.kb.query(
             "SELECT name FROM entities WHERE lang = $lang ORDER BY "
-            "jaro_winkler_similarity(name, $name) DESC, name LIMIT $number",
-            {"lang": lang, "name": name, "number": number},
+            "jaro_winkler_similarity(name, $name) DESC, name LIMIT $count",
+            {"lang": lang, "name": name, "count": count},
         ).fetchall()
         return [row[0] for row in rows]
 
     def trie(self, lang: str, candidates: Array | None = None) -> Trie:
-        """The candidates of a language, or those of a subset."""
-        some = None if candidates is None else np.asarray(candidates, np.int64).tobytes()
-        trie = self._tries(lang, some)
+        """Return the trie of a language's candidates: all of its entities, or a subset."""
+        # Arrays cannot be keys of the cache, and bytes can.
+        key = None if candidates is None else np.asarray(candidates, np.int64).tobytes()
+        trie = self._tries(lang, key)
         if not len(trie.entity):
-            raise PrixError(f"there are no candidates in {lang}: expected one name at least.")
+            raise PrixError(f"there are no candidates in {lang}: expected at least one name.")
         return trie
 
     def _make_trie(self, lang: str, candidates: bytes | None) -> Trie:
@@ -261,49 +281,50 @@ class Completer:
         return trie if candidates is None else trie.restrict(np.frombuffer(candidates, np.int64))
 
     def num_too_long(self, lang: str) -> int:
-        """How many names of a language are no candidates: they take over half of the positions."""
+        """Count the names of a language that are no candidates, as too long for the model.
+
+        A candidate may take half of the model's positions; the other half is for the query.
+        """
         return len(self.kb.entity_range(lang)) - len(self._tries(lang, None).entity)
 
     def _search(
-        self, trie: Trie, prefixes: list[list[int]], config: SearchConfig, known: Any
+        self,
+        trie: Trie,
+        prefixes: list[list[int]],
+        config: SearchConfig,
+        exclude: list[Array] | None,
     ) -> list[Found]:
+        model, k = self.model, config.k
         if config.search == "beam":
-            return beam_search(
-                self.model,
-                trie,
-                prefixes,
-                config.k,
-                beam=config.beam,
-                exclude=known,
-                exclude_late=config.exclude_late,
-            )
-        return exact_search(
-            self.model, trie, prefixes, config.k, max_nodes=config.max_nodes, exclude=known
-        )
+            return beam_search(model, trie, prefixes, k, beam=config.beam, exclude=exclude)
+        return exact_search(model, trie, prefixes, k, max_nodes=config.max_nodes, exclude=exclude)
 
-    def _known(self, queries: Sequence[Query]) -> list[Array]:
-        """What the KB already has for each query: objects of the relation, or linked names."""
+    def _known_answers(self, queries: Sequence[Query], rows: list[int]) -> dict[int, Array]:
+        """Return the entities that the KB already has as answers to these rows of `queries`."""
+        chosen = [queries[row] for row in rows]
         relations = [
             None if query.relation is None else self.relation_id(query.relation, query.lang)
-            for query in queries
+            for query in chosen
         ]
         asked = pa.table(
             {
-                "place": pa.array(range(len(queries)), pa.int64()),
-                "lang": pa.array([query.lang for query in queries], pa.string()),
-                "name": pa.array([query.subject for query in queries], pa.string()),
+                "query": pa.array(range(len(rows)), pa.int64()),
+                "lang": pa.array([query.lang for query in chosen], pa.string()),
+                "name": pa.array([query.subject for query in chosen], pa.string()),
                 "relation": pa.array(relations, pa.int64()),
-                "target": pa.array([query.to or query.lang for query in queries], pa.string()),
+                "target": pa.array([query.to or query.lang for query in chosen], pa.string()),
             }
         )
-        rows = self.kb.join_table(asked, _KNOWN)
-        place, ids = rows["place"].to_numpy(), rows["id"].to_numpy()
-        starts = np.searchsorted(place, np.arange(len(queries) + 1))
-        return [ids[a:b].astype(np.int64) for a, b in pairwise(starts)]
+        known = self.kb.join_table(asked, _KNOWN)
+        entities = known["id"].to_numpy().astype(np.int64)
+        # The table is sorted by query: the answers to each are one slice.
+        bounds = np.searchsorted(known["query"].to_numpy(), np.arange(len(rows) + 1))
+        slices = [entities[start:end] for start, end in pairwise(bounds)]
+        return dict(zip(rows, slices, strict=True))
 
-    def _named(self, found: Sequence[Found]) -> list[list[Answer]]:
-        """Answers with the names of their entities, looked up once."""
-        ids = np.concatenate([one.entity for one in found]) if found else np.zeros(0, np.int64)
+    def _name(self, found: Sequence[Found]) -> list[list[Answer]]:
+        """Return answers with the names of their entities, all looked up in one go."""
+        ids = np.concatenate([one.entity for one in found])
         names = iter(self.kb.names(ids.tolist()))
         return [
             [
@@ -316,42 +337,45 @@ class Completer:
         ]
 
 
+def _too_long(num_tokens: int, room: int) -> PrixError:
+    return PrixError(
+        f"the query has {num_tokens} tokens, and the model's positions leave {room} beside the "
+        "longest candidate: shorten the name."
+    )
+
+
 def _unproven(config: SearchConfig) -> PrixError:
     return PrixError(
-        f"the best {config.k} could not be proven: the exact search stopped at its limit of "
-        f"{config.max_nodes:,} nodes, or of memory. Ask for fewer answers, or use the beam."
+        f"the best {config.k} could not be proven: the exact search reached its limit of "
+        f"{config.max_nodes:,} nodes or of memory. Ask for fewer answers, or use the beam."
     )
 
 
 def _load(folder: Path | str) -> PrixLM:
-    """A model, on the GPU if there is one."""
+    """Load a model, onto the GPU if there is one."""
     return PrixLM.load(folder).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def read_candidates(kb: KB, path: Path) -> tuple[Array, int]:
-    """The entities of a file of names or keys, one a line, in whatever languages have them; and how
-    many lines no entity has."""
+    """Read entities from a file with one name or key per line, in any language.
+
+    Returns their ids, sorted, and the number of distinct lines that match no entity.
+    """
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"--candidates {path} cannot be read: {error}.") from None
     wanted = pa.table({"name": pa.array([line.strip() for line in lines if line.strip()])})
     if not wanted.num_rows:
-        raise PrixError(f"--candidates {path} is empty: expected a name or a key a line.")
+        raise PrixError(f"--candidates {path} is empty: expected one name or key per line.")
     rows = kb.join_table(
         wanted,
         "SELECT a.name, e.id FROM asked a JOIN entities e ON e.name = a.name UNION "
         "SELECT a.name, e.id FROM asked a JOIN entities e ON e.key = a.name",
     )
     if not rows.num_rows:
-        raise PrixError(f"none of the names in {path} is an entity of {kb.folder}.")
-    found = len(set(rows["name"].to_pylist()))
-    unknown = len(set(wanted["name"].to_pylist())) - found
-    return np.unique(rows["id"].to_numpy()).astype(np.int64), unknown
-
-
-def similar(word: str, words: list[str], number: int = 3) -> list[str]:
-    """The words that look most like a word."""
-    import difflib
-
-    return difflib.get_close_matches(word, words, number, cutoff=0.5)
+        raise PrixError(
+            f"--candidates {path}: no line is a name or a key of an entity of {kb.folder}."
+        )
+    unknown = set(wanted["name"].to_pylist()) - set(rows["name"].to_pylist())
+    return np.unique(rows["id"].to_numpy()).astype(np.int64), len(unknown)

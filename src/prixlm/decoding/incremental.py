@@ -1,254 +1,305 @@
-"""Scores of object tokens, step by step, with the prefix encoded once (Sec. 2.2).
+"""Score object tokens step by step, with each prefix encoded only once (Sec. 2.2).
 
-A `Stepper` holds some queries. Each query's prefix goes through the model once, and its keys and
-values are shared by every beam. A token that is added becomes an entry: its keys and values are
-kept, and what comes after it names it as its parent. So a beam is the number of its last entry,
-nothing is copied when beams part, and a batch may hold tokens of any query at any depth, whole runs
-of tokens among them.
+A `Stepper` holds a batch of queries. The prefix of each query goes through the model once; all its
+beams share the prefix's keys and values. Each object token that is added becomes an *entry*: a row
+of the stepper's cache of keys and values. Entries are numbered in the order in which they are
+added, and each names the entry before it as its parent. A beam is therefore one number, that of its
+last entry. Nothing is copied when two beams part, and one call may add tokens of any query at any
+depth, including whole runs of tokens that follow each other.
 
     stepper = Stepper(model, prefixes, height)
-    scores = stepper.first(tokens)                              # log P of what may follow [O]
-    entries, scores = stepper.extend(new, asked)                # add tokens, ask what follows them
+    scores = stepper.score_first(query, token)      # log P of tokens right after [O]
+    entries = stepper.next_entries(len(new.token))  # the entries that the new tokens will get
+    scores = stepper.extend(new, asked)             # add tokens, score what may follow them
 
-Dimension letters: B queries, P longest prefix, M new tokens, A ancestors, H width, V vocabulary.
+Dimension letters: B queries, P longest prefix, M new tokens, C most new tokens of one query,
+A ancestors of a new token (itself included), H width, h heads, D = H / h, V vocabulary, S scores.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from prixlm.arrays import rank_in_group
 from prixlm.lm.model import PrixLM, attention_mask
 from prixlm.types import Array
 
-_ROWS = 1024
-"""Tokens that go through the model at once, and whose logits are held."""
-_PIECES = 4096
-"""Pieces of the vocabulary that are held at once: logits that stay in a processor's cache. With
-fewer rows they are more."""
+NO_ENTRY = -1
+"""Stands for an entry where there is none: the parent of a token that follows the prefix."""
+_BLOCK_ROWS = 1024
+"""Most tokens in one pass through the model, and most rows in one block of logits."""
+_BLOCK_PIECES = 4096
+"""Fewest columns in a block of logits (pieces of the vocabulary). The block of 1024 rows and 4096
+columns fits into a processor's cache; a batch with fewer rows takes more columns."""
 
 
 @dataclass(frozen=True)
 class NewTokens:
-    """Tokens to add: flat arrays of length M."""
+    """Object tokens to add, (M,) each. A parent comes before its children."""
 
-    query: Array
-    parent: Array  # the entry before it; -1 after the prefix; -2 - i: new token i of this call
-    depth: Array  # how many object tokens are before it
+    query: Array  # whose object the token belongs to
+    parent: Array  # the entry before it, which may be of the same call; NO_ENTRY after the prefix
+    depth: Array  # number of object tokens before it
     token: Array
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Whose log-probability is wanted: flat arrays of (row of the new tokens, token)."""
+    """Log-probabilities to compute, (S,) each: P(token | what ends at a new token)."""
 
-    row: Array
-    token: Array
+    row: Array  # a row of the new tokens
+    token: Array  # a token that may follow it
 
 
 class Stepper:
-    """Some queries, their prefixes encoded, and the object tokens that were tried."""
+    """A batch of queries with encoded prefixes, and the object tokens that were added to them."""
 
     @torch.no_grad()
     def __init__(self, model: PrixLM, prefixes: list[list[int]], height: int) -> None:
+        """Encode the prefixes. height: the most object tokens that a query will have."""
         self.model = model.eval()
         config = model.backbone.config
         self.layers = model.backbone.base_model.encoder.layer
         self.num_heads, self.width = config.num_attention_heads, config.hidden_size
         self.device = model.backbone.device
-        self.height = height
-        self.length = np.array([len(prefix) for prefix in prefixes])
-        self.num_entries = 0
-        self._make_room(1024)
+        self.length = np.array([len(prefix) for prefix in prefixes])  # (B,)
+        # The cache. A layer's tensors are (capacity, H); capacity doubles when it is used up.
+        dtype = next(model.parameters()).dtype
+        empty = torch.empty((1024, self.width), dtype=dtype, device=self.device)
+        self.keys = [torch.empty_like(empty) for _ in self.layers]
+        self.values = [torch.empty_like(empty) for _ in self.layers]
+        # (capacity, height): the entries from a beam's first token to each entry, itself last.
         self.path = np.zeros((1024, max(1, height)), np.int64)
-        self._encode(prefixes)
+        self.num_entries = 0
+        self._encode_prefixes(prefixes)
 
-    def _encode(self, prefixes: list[list[int]]) -> None:
-        """The prefixes' keys and values, and the state at `[O]` of each."""
+    def _encode_prefixes(self, prefixes: list[list[int]]) -> None:
+        """Keep the prefixes' keys and values of all layers, and the last state at each `[O]`."""
         size = int(self.length.max())
         ids = np.full((len(prefixes), size), self.model.backbone.config.pad_token_id, np.int64)
         for row, prefix in enumerate(prefixes):
             ids[row, : len(prefix)] = prefix
-        length = self._tensor(self.length)
+        length = _tensor(self.length, self.device)
         causal = self.model.settings.mask == "causal"
         mask = attention_mask(length, length, size, causal=causal)
-        states = self.model.embed(self._tensor(ids), torch.arange(size, device=self.device))
-        self.prefix_keys: list[Tensor] = []
+        positions = torch.arange(size, device=self.device)
+        states = self.model.embed(_tensor(ids, self.device), positions)  # (B, P, H)
+        self.prefix_keys: list[Tensor] = []  # (B, h, P, D) for each layer
         self.prefix_values: list[Tensor] = []
         for layer in self.layers:
-            own = layer.attention.self
-            q, k, v = (self._heads(part(states)) for part in (own.query, own.key, own.value))
+            attention = layer.attention.self
+            q, k, v = (
+                self._split_heads(project(states))
+                for project in (attention.query, attention.key, attention.value)
+            )
             self.prefix_keys.append(k)
             self.prefix_values.append(v)
-            seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
-            seen = seen.transpose(1, 2).reshape(states.shape)
-            states = layer.feed_forward_chunk(layer.attention.output(seen, states))
-        last = states[torch.arange(len(prefixes), device=self.device), length - 1]
-        self.hidden_first = last
-        real = torch.arange(size, device=self.device) < length[:, None]
-        mask = torch.zeros(real.shape, device=self.device).masked_fill(~real, float("-inf"))
-        self.prefix_mask = mask[:, None, None, :]
-
-    def first(self, tokens: Array) -> Array:
-        """log P of some tokens right after the prefix, for all queries: (B * len(tokens),)."""
-        number = len(self.length)
-        return self.first_of(np.repeat(np.arange(number), len(tokens)), np.tile(tokens, number))
+            attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+            attended = attended.transpose(1, 2).reshape(states.shape)
+            states = layer.feed_forward_chunk(layer.attention.output(attended, states))
+        rows = torch.arange(len(prefixes), device=self.device)
+        self.first_states = states[rows, length - 1]  # (B, H): they predict the first object token
+        # (B, 1, 1, P): 0 at a prefix's own positions, -inf at padding; added to attention logits.
+        padding = positions >= length[:, None]
+        bias = torch.zeros(padding.shape, device=self.device).masked_fill(padding, float("-inf"))
+        self.prefix_mask = bias[:, None, None, :]
 
     @torch.no_grad()
-    def first_of(self, query: Array, token: Array) -> Array:
-        """log P of tokens right after the prefix of these queries."""
-        return self._scores(self.hidden_first, query, token)
+    def score_first(self, query: Array, token: Array) -> Array:
+        """Return log P of each token right after the prefix of the query beside it: (S,)."""
+        return self._score(self.first_states, query, token)
+
+    def next_entries(self, count: int) -> Array:
+        """Return the entries that the next `extend` gives to its `count` tokens, in their order.
+
+        They are known beforehand, so that a new token can name another one as its parent.
+        """
+        return self.num_entries + np.arange(count)
 
     @torch.no_grad()
-    def extend(self, new: NewTokens, asked: Asked) -> tuple[Array, Array]:
-        """Add tokens; their entries, and the log-probabilities that were asked for."""
-        number = len(new.token)
-        entries = self.num_entries + np.arange(number)
+    def extend(self, new: NewTokens, asked: Asked) -> Array:
+        """Add tokens as entries; return the log-probabilities asked for, (S,)."""
+        entries = self.next_entries(len(new.token))
+        self.num_entries += len(entries)
+        self._reserve(self.num_entries)
         self._add_paths(new, entries)
-        self.num_entries += number
-        self._make_room(self.num_entries)
+        # Parents come first, so the entries that a block attends to are cached before it or in it.
         states = [
-            self._run(new, entries, slice(start, start + _ROWS))
-            for start in range(0, number, _ROWS)
+            self._run(new, entries, slice(start, start + _BLOCK_ROWS))
+            for start in range(0, len(entries), _BLOCK_ROWS)
         ]
-        return entries, self._scores(torch.cat(states), asked.row, asked.token)
-
-    def _run(self, new: NewTokens, entries: Array, part: slice) -> Tensor:
-        """Some of the new tokens through all layers; what they follow has been before them."""
-        depth, own_entries = new.depth[part], entries[part]
-        first, last = int(own_entries[0]), int(own_entries[-1]) + 1
-        states = self.model.embed(
-            self._tensor(new.token[part])[None],
-            self._tensor(self.length[new.query[part]] + depth),
-        )[0]
-        rows = _Rows(new.query[part], len(self.length), self.device)
-        most = int(depth.max()) + 1
-        ancestors = self._tensor(self.path[own_entries, :most])  # (M, A)
-        beyond = self._tensor(np.arange(most) > depth[:, None])  # a token's own place
-        for number, layer in enumerate(self.layers):
-            own = layer.attention.self
-            self.keys[number][first:last] = own.key(states)
-            self.values[number][first:last] = own.value(states)
-            seen = self._attend(number, own.query(states), ancestors, beyond, rows)
-            states = layer.feed_forward_chunk(layer.attention.output(seen, states))
-        return states
+        return self._score(torch.cat(states), asked.row, asked.token)
 
     @property
     def num_bytes(self) -> int:
-        """What the keys and values of all entries take."""
-        return sum(pool.nbytes for pool in (*self.keys, *self.values)) + self.path.nbytes
+        """Bytes that the cache of entries takes."""
+        return sum(cache.nbytes for cache in (*self.keys, *self.values)) + self.path.nbytes
+
+    def _add_paths(self, new: NewTokens, entries: Array) -> None:
+        """Write the paths of new entries: the parent's path, then the entry itself."""
+        for depth in np.unique(new.depth):  # level by level: a parent may be new, too
+            rows = np.flatnonzero(new.depth == depth)
+            if depth > 0:
+                self.path[entries[rows], :depth] = self.path[new.parent[rows], :depth]
+            self.path[entries[rows], depth] = entries[rows]
+
+    def _run(self, new: NewTokens, entries: Array, block: slice) -> Tensor:
+        """Run a block of new tokens through all layers; return their last states, (M, H)."""
+        depth, block_entries = new.depth[block], entries[block]
+        first, last = int(block_entries[0]), int(block_entries[-1]) + 1
+        positions = _tensor(self.length[new.query[block]] + depth, self.device)
+        tokens = _tensor(new.token[block], self.device)
+        states = self.model.embed(tokens[None], positions)[0]  # (M, H)
+        by_query = _ByQuery(new.query[block], len(self.length), self.device)
+        # (M, A): shorter paths are padded with entry 0, which `beyond` masks.
+        longest = int(depth.max()) + 1
+        ancestors = _tensor(self.path[block_entries, :longest], self.device)
+        beyond = _tensor(np.arange(longest) > depth[:, None], self.device)
+        for index, layer in enumerate(self.layers):
+            attention = layer.attention.self
+            # Cached first: a token attends to itself and to the tokens of the block before it.
+            self.keys[index][first:last] = attention.key(states)
+            self.values[index][first:last] = attention.value(states)
+            attended = self._attend(index, attention.query(states), ancestors, beyond, by_query)
+            states = layer.feed_forward_chunk(layer.attention.output(attended, states))
+        return states
 
     def _attend(
-        self, layer: int, queries: Tensor, ancestors: Tensor, beyond: Tensor, rows: "_Rows"
+        self, layer: int, queries: Tensor, ancestors: Tensor, beyond: Tensor, by_query: "_ByQuery"
     ) -> Tensor:
-        """Attention of new tokens to their prefix (shared) and to their own path: (M, H)."""
+        """Attend from new tokens to their prefix and to their own path; return (M, H).
+
+        queries: (M, H), ancestors and beyond: (M, A). One softmax runs over both parts, because
+        together they are the positions that the token may see.
+        """
         heads, size = self.num_heads, self.width // self.num_heads
         queries = queries * size**-0.5
-        wide = self._heads(rows.spread(queries))  # (B, h, C, D)
-        prefix = wide @ self.prefix_keys[layer].transpose(2, 3) + self.prefix_mask
-        flat = rows.pick(prefix.transpose(1, 2)).view(len(queries), heads, -1)  # (M, h, P)
+        # The prefix: one batched product per query, since its tokens share the prefix's keys.
+        wide = self._split_heads(by_query.spread(queries))  # (B, h, C, D)
+        logits = wide @ self.prefix_keys[layer].transpose(2, 3) + self.prefix_mask  # (B, h, C, P)
+        on_prefix = by_query.pick(logits.transpose(1, 2)).view(len(queries), heads, -1)  # (M, h, P)
+        # The path: each token has its own few entries. Elementwise products and a sum are faster
+        # than a batched product of matrices this small.
         shape = (*ancestors.shape, heads, size)
         keys = self.keys[layer].index_select(0, ancestors.view(-1)).view(shape)  # (M, A, h, D)
         values = self.values[layer].index_select(0, ancestors.view(-1)).view(shape)
-        # Products and sums: for matrices as small as these, faster than a batched product.
-        path = (keys * queries.view(-1, 1, heads, size)).sum(-1)  # (M, A, h)
-        path = path.masked_fill_(beyond[:, :, None], float("-inf")).transpose(1, 2)
-        weights = torch.softmax(torch.cat([flat, path], dim=-1), dim=-1)
-        on_prefix, on_path = torch.split(weights, [flat.shape[2], path.shape[2]], dim=-1)
-        spread = rows.spread(on_prefix.reshape(len(queries), -1))
-        spread = spread.view(*spread.shape[:2], heads, -1).transpose(1, 2)
-        seen = rows.pick((spread @ self.prefix_values[layer]).transpose(1, 2))
-        on_path = on_path.transpose(1, 2)[..., None]  # (M, A, h, 1)
-        return seen + (values * on_path).sum(1).view(len(queries), -1)
+        on_path = (keys * queries.view(-1, 1, heads, size)).sum(-1)  # (M, A, h)
+        on_path = on_path.masked_fill_(beyond[:, :, None], float("-inf")).transpose(1, 2)
+        sizes = [on_prefix.shape[2], on_path.shape[2]]
+        weights = torch.softmax(torch.cat([on_prefix, on_path], dim=-1), dim=-1)  # (M, h, P + A)
+        prefix_weights, path_weights = torch.split(weights, sizes, dim=-1)
+        spread = by_query.spread(prefix_weights.reshape(len(queries), -1))
+        spread = spread.view(*spread.shape[:2], heads, -1).transpose(1, 2)  # (B, h, C, P)
+        from_prefix = by_query.pick((spread @ self.prefix_values[layer]).transpose(1, 2))  # (M, H)
+        path_weights = path_weights.transpose(1, 2)[..., None]  # (M, A, h, 1)
+        return from_prefix + (values * path_weights).sum(1).view(len(queries), -1)
 
-    def _add_paths(self, new: NewTokens, entries: Array) -> None:
-        """The entries that lead to each new one, itself last."""
-        while len(self.path) < self.num_entries + len(entries):
-            self.path = np.concatenate([self.path, np.zeros_like(self.path)])
-        inner = new.parent <= -2
-        parent = np.where(inner, self.num_entries - 2 - new.parent, new.parent)
-        for depth in np.unique(new.depth):  # a run's tokens come one level after another
-            rows = np.flatnonzero(new.depth == depth)
-            if depth > 0:
-                self.path[entries[rows], :depth] = self.path[parent[rows], :depth]
-            self.path[entries[rows], depth] = entries[rows]
-
-    def _scores(self, states: Tensor, row: Array, token: Array) -> Array:
-        """log P of (row, token) pairs, normalised over the whole vocabulary."""
-        states = self.model.transform(states)
+    def _score(self, states: Tensor, row: Array, token: Array) -> Array:
+        """Return log P(token | state) for pairs of a row of `states` and a token: (S,)."""
         weight, bias = self.model.decoder()
-        found = np.empty(len(row), np.float32)
-        pieces = min(len(weight), _PIECES * max(1, _ROWS // max(1, len(states)) // 2))
-        block = row // _ROWS * -(-len(weight) // pieces) + token // pieces
-        order = np.argsort(block, kind="stable")
-        block = block[order]
-        number = 0
-        room = states.new_empty(min(_ROWS, len(states)), pieces)
-        for start in range(0, len(states), _ROWS):
-            part = states[start : start + _ROWS]
-            highest, sums, picked = [], [], []
-            for piece in range(0, len(weight), pieces):
-                some = slice(piece, piece + pieces)
-                logits = room[: len(part), : len(weight) - piece]
-                torch.addmm(bias[some], part, weight[some].T, out=logits)
-                pairs = order[slice(*np.searchsorted(block, [number, number + 1]))]
-                number += 1
-                if len(pairs):
-                    at = self._tensor(row[pairs] - start), self._tensor(token[pairs] - piece)
-                    picked.append((pairs, at[0], logits[at]))
-                highest.append(logits.amax(1))
-                sums.append(logits.sub_(highest[-1][:, None]).exp_().sum(1))
-            norm = torch.logsumexp(torch.stack(highest) + torch.stack(sums).log(), dim=0)
-            for pairs, at_row, values in picked:
-                found[pairs] = (values - norm[at_row]).float().cpu().numpy()
-        return found
+        return streaming_log_softmax(self.model.transform(states), weight, bias, row, token)
 
-    def _make_room(self, number: int) -> None:
-        """Room for keys and values of this many entries."""
-        if not hasattr(self, "keys"):
-            shape = (number, self.width)
-            kind = next(self.model.parameters()).dtype
-            options: dict[str, Any] = {"dtype": kind, "device": self.device}
-            self.keys = [torch.empty(shape, **options) for _ in self.layers]
-            self.values = [torch.empty(shape, **options) for _ in self.layers]
-        elif len(self.keys[0]) < number:
-            more = max(number, 2 * len(self.keys[0])) - len(self.keys[0])
-            for pool in (self.keys, self.values):
-                for place, old in enumerate(pool):
-                    pool[place] = torch.cat([old, old.new_empty(more, self.width)])
+    def _reserve(self, count: int) -> None:
+        """Grow the cache to at least this many entries, doubling it at least."""
+        while len(self.path) < count:
+            self.path = np.concatenate([self.path, np.zeros_like(self.path)])
+        capacity = len(self.keys[0])
+        if capacity < count:
+            more = max(count, 2 * capacity) - capacity
+            for cache in (self.keys, self.values):
+                for layer, old in enumerate(cache):
+                    cache[layer] = torch.cat([old, old.new_empty(more, self.width)])
 
-    def _heads(self, states: Tensor) -> Tensor:
-        """(B, L, H) to (B, heads, L, H / heads)."""
+    def _split_heads(self, states: Tensor) -> Tensor:
+        """(B, L, H) to (B, h, L, D)."""
         return states.view(*states.shape[:2], self.num_heads, -1).transpose(1, 2)
 
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+def streaming_log_softmax(
+    states: Tensor, weight: Tensor, bias: Tensor, row: Array, token: Array
+) -> Array:
+    """Return `log_softmax(states @ weight.T + bias)[row, token]` without the whole table of logits.
+
+    states: (M, H), weight: (V, H), bias: (V,); row, token: (S,) pairs in any order. Returns (S,)
+    float32.
+
+    A vocabulary of 250,000 pieces makes the table of logits z, (M, V), far larger than the cache of
+    a processor, and only a few of its cells are asked for. With log softmax(z)_t = z_t - Z and
+    Z = log sum_v exp(z_v), the table is made block by block. Each block b leaves only the cells
+    asked for and, for each row, its own log-sum-exp (shifted by the maximum, so that nothing
+    overflows):
+
+        Z_b = m_b + log sum_{v in b} exp(z_v - m_b),    m_b = max_{v in b} z_v
+
+    The blocks of a row then give Z = log sum_b exp(Z_b): exactly the softmax's own normaliser.
+    """
+    scores = np.empty(len(row), np.float32)
+    few_rows = max(1, _BLOCK_ROWS // max(1, len(states)) // 2)
+    width = min(len(weight), _BLOCK_PIECES * few_rows)  # columns of a block
+    wanted = iter(_pairs_by_block(row, token, len(states), len(weight), width))
+    buffer = states.new_empty(min(_BLOCK_ROWS, len(states)), width)  # reused by all blocks
+    for top in range(0, len(states), _BLOCK_ROWS):
+        rows = states[top : top + _BLOCK_ROWS]
+        block_sums: list[Tensor] = []  # Z_b of each row, block by block
+        picked: list[tuple[Array, Tensor, Tensor]] = []  # pairs, their rows, their logits
+        for left in range(0, len(weight), width):
+            columns = slice(left, left + width)
+            logits = buffer[: len(rows), : len(weight) - left]
+            torch.addmm(bias[columns], rows, weight[columns].T, out=logits)
+            pairs = next(wanted)
+            if len(pairs):
+                at_row = _tensor(row[pairs] - top, states.device)
+                at_column = _tensor(token[pairs] - left, states.device)
+                picked.append((pairs, at_row, logits[at_row, at_column]))
+            highest = logits.amax(1)
+            exponentials = logits.sub_(highest[:, None]).exp_()  # in place: the logits are done
+            block_sums.append(highest + exponentials.sum(1).log())
+        normaliser = torch.logsumexp(torch.stack(block_sums), dim=0)  # Z of each row
+        for pairs, at_row, values in picked:
+            scores[pairs] = (values - normaliser[at_row]).float().cpu().numpy()
+    return scores
 
 
-class _Rows:
-    """Tokens laid out by query, in a (B, C) rectangle."""
+def _pairs_by_block(
+    row: Array, token: Array, num_rows: int, num_columns: int, width: int
+) -> list[Array]:
+    """Return which pairs lie in each block of the table, blocks in reading order."""
+    blocks_across = -(-num_columns // width)
+    num_blocks = -(-num_rows // _BLOCK_ROWS) * blocks_across
+    block = row // _BLOCK_ROWS * blocks_across + token // width
+    order = np.argsort(block, kind="stable")
+    return np.split(order, np.searchsorted(block[order], np.arange(1, num_blocks)))
+
+
+class _ByQuery:
+    """Lays new tokens out by query in a (B, C) rectangle, where one product serves a query."""
 
     def __init__(self, query: Array, num_queries: int, device: torch.device) -> None:
+        """query: (M,) of each token, in any order."""
         counts = np.bincount(query, minlength=num_queries)
         self.shape = (num_queries, int(counts.max(initial=1)))
         order = np.argsort(query, kind="stable")
-        turn = np.empty(len(query), np.int64)
-        turn[order] = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
-        place = query * self.shape[1] + turn
-        full = np.arange(self.shape[0] * self.shape[1])
-        self.whole = np.array_equal(place, full)  # nothing has to be moved
-        source = np.zeros_like(full)
-        source[place] = np.arange(len(query))
-        self.place, self.source = (torch.from_numpy(a).to(device) for a in (place, source))
+        column = np.empty(len(query), np.int64)  # (M,) of each token in its query's row
+        column[order] = rank_in_group(query[order])
+        cell = query * self.shape[1] + column  # (M,) of each token in the flat rectangle
+        cells = np.arange(self.shape[0] * self.shape[1])
+        self.is_full = np.array_equal(cell, cells)  # then nothing has to be moved
+        source = np.zeros_like(cells)  # (B * C,) the token in each cell; gaps repeat token 0
+        source[cell] = np.arange(len(query))
+        self.cell, self.source = _tensor(cell, device), _tensor(source, device)
 
     def spread(self, flat: Tensor) -> Tensor:
         """(M, X) to (B, C, X); gaps repeat the first token, and nobody reads them."""
-        rows = flat if self.whole else flat.index_select(0, self.source)
+        rows = flat if self.is_full else flat.index_select(0, self.source)
         return rows.view(*self.shape, -1)
 
     def pick(self, wide: Tensor) -> Tensor:
-        """(B, C, ...) to (M, X)."""
+        """(B, C, ...) to (M, X): the opposite of `spread`."""
         rows = wide.reshape(self.shape[0] * self.shape[1], -1)
-        return rows if self.whole else rows.index_select(0, self.place)
+        return rows if self.is_full else rows.index_select(0, self.cell)
+
+
+def _tensor(array: Array, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

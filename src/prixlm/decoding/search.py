@@ -1,15 +1,18 @@
-"""Which candidates complete a query best: Algorithm 1, the exact answer, and the slow reference.
+"""Search a trie for the candidates that complete a query best.
 
-    beam_search    Algorithm 1 as written: at most K unfinished names a step
+    beam_search    Algorithm 1: at most K unfinished names per step
     exact_search   the true best k of all candidates, with the bound that proves it
-    score_all      every candidate, by walking the whole trie
     exact_ranks    the rank of a given entity among all candidates, or the proof that it is beyond N
+    score_all      every candidate, by walking the whole trie: the slow reference
 
-All have one signature: `(model, trie, prefixes, k, *, exclude=None, ...)`, one `Found` a query. The
-score of a name is the paper's: the sum of the log-probabilities of its tokens and of `[EOS]`.
-Log-probabilities only fall along a path, so a node's score bounds all below it; that is why
-exact_search can stop, and why a beam below the k-th answer can leave without changing any.
-Names that collide share a node and a score; they are ordered by entity id.
+The searches share a signature, `(model, trie, prefixes, k, *, exclude=None, ...)`, and return one
+`Found` per query. The score of a name is the paper's: the sum of the log-probabilities of its
+tokens and of `[EOS]`. Log-probabilities are at most 0, so scores only fall along a path, and the
+score of a node bounds all names below it. This is why `exact_search` can stop, and why a beam below
+the k-th answer can be dropped without changing any answer. Entities whose names collide share a
+node and a score; they are ordered by id.
+
+Dimension letters: B queries, M beams (nodes of the trie, of all queries together).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,18 +20,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prixlm.arrays import ragged_ranges
+from prixlm.arrays import ragged_ranges, rank_in_group
 from prixlm.decoding.trie import Trie
 from prixlm.decoding.walk import Beams, Walk, score_nodes
 from prixlm.lm.model import PrixLM
 from prixlm.types import Array
 
 _WIDTH = 16
-"""Nodes of a query that a round of the exact search visits."""
-_MEMORY = 4 << 30
-"""Bytes of keys and values at which an exact search stops, incomplete."""
+"""Nodes of a query that one round of the exact search visits."""
+_MAX_BYTES = 4 << 30
+"""Size of the cache of keys and values at which an exact search stops, incomplete."""
 _TIE = 1e-4
-"""A name's score may differ by this from batch to batch: the search goes so far below it."""
+"""Scores of the same name differ by less than this between batches; closer scores are a tie."""
 
 
 @dataclass(frozen=True)
@@ -37,60 +40,61 @@ class Found:
 
     entity: Array  # (n,) ids, each at most once, n <= k
     score: Array  # (n,) log-probabilities
-    bound: float  # the best score left open: nothing that was not looked at scores above it
+    bound: float  # the best score left open: no candidate that was not looked at scores above it
     complete: bool  # whether the list is proven to be the best k
     num_nodes: int  # nodes of the trie that went through the model
 
 
 class _Answers:
-    """The finished names of all queries, and the score of each query's k-th so far."""
+    """Collects the finished names of all queries, and tracks each query's k-th best score."""
 
     def __init__(self, num_queries: int, k: int) -> None:
         self.num_queries, self.k = num_queries, k
-        self.parts: list[tuple[Array, Array, Array]] = []
-        self.num_ranked = 0  # parts that `best` knows of
-        self.best = np.zeros((num_queries, 0))  # scores, falling
+        self.parts: list[tuple[Array, Array, Array]] = []  # query, entity, score
+        self.num_ranked = 0  # parts that `best` includes
+        self.best = np.zeros((num_queries, 0))  # (B, up to k) scores, falling; -inf where fewer
 
     def add(self, query: Array, entity: Array, score: Array) -> None:
+        """Add finished names."""
         if len(query):
             self.parts.append((query, entity, score))
 
-    @property
-    def kth(self) -> Array:
-        """The score of each query's k-th answer so far; -inf where there are fewer."""
+    def kth_scores(self) -> Array:
+        """Return the score of each query's k-th answer so far, (B,); -inf where there are fewer."""
         for query, _, score in self.parts[self.num_ranked :]:
             rank = _ranks(query, score)
             kept = rank < self.k
-            new = np.full((self.num_queries, min(self.k, int(rank.max()) + 1)), -np.inf)
-            new[query[kept], rank[kept]] = score[kept]
-            self.best = -np.sort(-np.concatenate([self.best, new], axis=1), axis=1)[:, : self.k]
+            # Lay the part out as a (B, ranks) table, put it beside the best so far, keep k.
+            table = np.full((self.num_queries, min(self.k, int(rank.max()) + 1)), -np.inf)
+            table[query[kept], rank[kept]] = score[kept]
+            self.best = -np.sort(-np.concatenate([self.best, table], axis=1), axis=1)[:, : self.k]
         self.num_ranked = len(self.parts)
-        enough = self.best.shape[1] == self.k
-        return self.best[:, -1] if enough else np.full(self.num_queries, -np.inf)
+        if self.best.shape[1] < self.k:
+            return np.full(self.num_queries, -np.inf)
+        return self.best[:, -1]
 
-    def all(self) -> tuple[Array, Array, Array]:
-        """Query, entity and score of all answers."""
+    def columns(self) -> tuple[Array, Array, Array]:
+        """Return query, entity and score of all finished names."""
         if not self.parts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-        return tuple(np.concatenate(column) for column in zip(*self.parts, strict=True))  # type: ignore[return-value]
+        query, entity, score = (np.concatenate(part) for part in zip(*self.parts, strict=True))
+        return query, entity, score
 
     def found(self, bounds: Array, complete: Array, num_nodes: Array) -> list[Found]:
-        query, entity, score = self.all()
+        """Return the best k of each query; bounds, complete, num_nodes: (B,)."""
+        query, entity, score = self.columns()
+        # Sorted by query, then best first, then by id: the answers of a query are one slice.
         order = np.lexsort((entity, -score, query))
         starts = np.searchsorted(query[order], np.arange(self.num_queries + 1))
-        found = []
-        for number in range(self.num_queries):
-            rows = order[starts[number] : starts[number + 1]][: self.k]
-            found.append(
-                Found(
-                    entity[rows],
-                    score[rows],
-                    float(bounds[number]),
-                    bool(complete[number]),
-                    int(num_nodes[number]),
-                )
-            )
-        return found
+        results = []
+        for index in range(self.num_queries):
+            rows = order[starts[index] : starts[index + 1]][: self.k]
+            state = float(bounds[index]), bool(complete[index]), int(num_nodes[index])
+            results.append(Found(entity[rows], score[rows], *state))
+        return results
+
+
+# --- Algorithm 1 ----------------------------------------------------------------------------------
 
 
 def beam_search(
@@ -101,113 +105,107 @@ def beam_search(
     *,
     beam: int = 50,
     exclude: Sequence[Array] | None = None,
-    exclude_late: bool = False,
-    leave: bool = True,
 ) -> list[Found]:
-    """Algorithm 1: one token at a time, at most `beam` unfinished names a query.
+    """Return the answers of Algorithm 1: one token at a time, at most `beam` unfinished names.
 
-    exclude: for each query, entities that are no answers; they take no place in the beam.
-    exclude_late: as the released code does it: they take their places, and are taken out of what
-    the beam has found at the end.
-    leave: beams below the k-th answer leave; no answer depends on it.
+    exclude: for each query, entities that are not answers; they take up no room in the beam.
     """
     if not prefixes:
         return []
-    if exclude is not None and exclude_late:
-        more = k + max(len(known) for known in exclude)
-        found = beam_search(model, trie, prefixes, more, beam=beam, leave=leave)
-        return [_without(one, known, k) for one, known in zip(found, exclude, strict=True)]
     walk = Walk(model, trie, prefixes, exclude)
-    if not leave:
-        return _by_levels(walk, k, beam, leave=False)
-    proven = _where_beams_are_exact(walk, k, beam)
-    rest = [number for number, one in enumerate(proven) if one is None]
-    tried = walk.num_nodes.copy()
-    if tried.any():  # some were visited: the rest begin anew, without the others
-        hidden = None if exclude is None else [exclude[number] for number in rest]
-        walk = Walk(model, trie, [prefixes[number] for number in rest], hidden) if rest else walk
-    others = iter(_by_levels(walk, k, beam, leave=True) if rest else [])
+    results = _where_beams_are_exact(walk, k, beam)
+    open_queries = [index for index, found in enumerate(results) if found is None]
+    num_tried = walk.num_nodes.copy()
+    if open_queries and num_tried.any():  # start again, without the queries that are done
+        rest = None if exclude is None else [exclude[index] for index in open_queries]
+        walk = Walk(model, trie, [prefixes[index] for index in open_queries], rest)
+    by_level = iter(_by_levels(walk, k, beam) if open_queries else [])
     return [
-        one if one is not None else _with_nodes(next(others), int(before))
-        for one, before in zip(proven, tried, strict=True)
+        found if found is not None else _add_nodes(next(by_level), int(tried))
+        for found, tried in zip(results, num_tried, strict=True)
     ]
 
 
-def _with_nodes(found: Found, number: int) -> Found:
-    return replace(found, num_nodes=found.num_nodes + number)
+def _add_nodes(found: Found, num_nodes: int) -> Found:
+    return replace(found, num_nodes=found.num_nodes + num_nodes)
 
 
-def _by_levels(walk: Walk, k: int, beam: int, *, leave: bool) -> list[Found]:
-    """Algorithm 1, one level of the trie after another."""
+def _by_levels(walk: Walk, k: int, beam: int) -> list[Found]:
+    """Run Algorithm 1 as written, one level of the trie after another."""
     answers = _Answers(walk.num_queries, k)
-    lost = np.full(walk.num_queries, -np.inf)  # the best score that was pruned
+    best_pruned = np.full(walk.num_queries, -np.inf)
     beams = walk.roots()
     while len(beams):
-        beams, pruned = _best(beams, beam)
-        np.maximum.at(lost, pruned.query, pruned.score)
-        if leave:
-            beams = beams.take(np.flatnonzero(beams.score >= answers.kth[beams.query]))
+        rank = _ranks(beams.query, beams.score)
+        pruned = beams.take(np.flatnonzero(rank >= beam))
+        np.maximum.at(best_pruned, pruned.query, pruned.score)
+        beams = beams.take(np.flatnonzero(rank < beam))
+        # Nothing below a beam can score above it: below the k-th answer it changes no answer.
+        beams = beams.take(np.flatnonzero(beams.score >= answers.kth_scores()[beams.query]))
         if len(beams):
             walk.visit(beams)
             answers.add(*walk.finish(beams))
             beams = walk.expand(beams)
-    return answers.found(lost, lost <= answers.kth, walk.num_nodes)
+    return answers.found(best_pruned, best_pruned <= answers.kth_scores(), walk.num_nodes)
 
 
 def _where_beams_are_exact(walk: Walk, k: int, beam: int) -> list[Found | None]:
-    """The answers of those queries for which the best of a beam are the best of all; else None.
+    """Return the answers of queries whose beam provably holds the best of all; None elsewhere.
 
-    That is so if no level of the trie has more than `beam` nodes above the k-th answer: none of
-    them can then be pushed out of its beam. The exact search counts them, and visits a third of
-    the nodes that the beam would. Where the first token is not foreseeable, it is not tried.
+    This is so if no level of the trie has more than `beam` nodes above the k-th answer: then none
+    of them can be pruned. The exact search counts these nodes, and visits a third of the nodes that
+    the beam would. It is not tried where the first token is not predictable.
     """
     answers = _Answers(walk.num_queries, k)
-    levels = _Levels(walk.num_queries, walk.trie)
-    limit = np.where(_is_foreseeable(walk), 4 * beam, 0)
-    bounds = _best_first(walk, answers.add, lambda: answers.kth, limit, levels.add)
-    worst = answers.kth - _TIE  # nodes within a tie of the k-th answer count as above it
+    levels = _LevelCounts(walk.num_queries, walk.trie)
+    max_nodes = np.where(_is_first_token_predictable(walk), 4 * beam, 0)
+    bounds = _best_first(walk, answers.add, answers.kth_scores, max_nodes, levels.add)
+    # Within a tie of the k-th answer, nodes count as above it: rounding may order them either way.
+    worst = answers.kth_scores() - _TIE
     nothing_left = np.isinf(bounds) & (bounds < 0)
-    exact = ((bounds < worst) | nothing_left) & (levels.most(worst) <= beam) & (limit > 0)
-    found = answers.found(bounds, exact, walk.num_nodes)
-    return [one if is_exact else None for one, is_exact in zip(found, exact, strict=True)]
+    fits = levels.most_above(worst) <= beam
+    is_exact = ((bounds < worst) | nothing_left) & fits & (max_nodes > 0)
+    results = answers.found(bounds, is_exact, walk.num_nodes)
+    return [found if proven else None for found, proven in zip(results, is_exact, strict=True)]
 
 
-def _is_foreseeable(walk: Walk) -> Array:
-    """Whether a few first tokens have a quarter of the probability that all candidates' have."""
+def _is_first_token_predictable(walk: Walk) -> Array:
+    """Tell, for each query, whether its best few first tokens hold a quarter of the probability.
+
+    The whole is the probability of all candidates' first tokens, not of the vocabulary.
+    """
     roots = walk.roots()
-    chance = np.exp(roots.score)
-    few = _ranks(roots.query, roots.score) < _WIDTH
-    every = np.bincount(roots.query, chance, walk.num_queries)
-    return np.asarray(np.bincount(roots.query[few], chance[few], walk.num_queries) > every / 4)
+    probability = np.exp(roots.score)
+    is_best = _ranks(roots.query, roots.score) < _WIDTH
+    best = np.bincount(roots.query[is_best], probability[is_best], walk.num_queries)
+    return np.asarray(best > np.bincount(roots.query, probability, walk.num_queries) / 4)
 
 
-class _Levels:
-    """How many nodes above a score were visited on each level of the trie."""
+class _LevelCounts:
+    """Counts visited nodes by query and level of the trie."""
 
     def __init__(self, num_queries: int, trie: Trie) -> None:
         self.num_queries, self.trie = num_queries, trie
         self.visited: list[Beams] = []
 
     def add(self, beams: Beams) -> None:
+        """Add beams that are visited, each with its whole run."""
         self.visited.append(beams)
 
-    def most(self, scores: Array) -> Array:
-        """The most on one level, by query. A stretch with one way on counts to its end."""
-        counts = np.zeros((self.num_queries, self.trie.height + 2), np.int64)
+    def most_above(self, scores: Array) -> Array:
+        """Return, for each query, the most nodes on one level that score above `scores`: (B,)."""
+        # A run covers the levels from its first node to its last. So +1 where it begins, -1 right
+        # after its end, and the running sum over levels is the number of nodes on each.
+        steps = np.zeros((self.num_queries, self.trie.height + 2), np.int64)
         for beams in self.visited:
             above = beams.take(np.flatnonzero(beams.score > scores[beams.query]))
             depth = self.trie.depth[above.node].astype(np.int64)
-            np.add.at(counts, (above.query, depth), 1)
-            np.add.at(counts, (above.query, depth + self.trie.run_length[above.node] + 1), -1)
-        return np.asarray(np.cumsum(counts, axis=1).max(axis=1))
+            np.add.at(steps, (above.query, depth), 1)
+            np.add.at(steps, (above.query, depth + self.trie.run_length[above.node] + 1), -1)
+        return np.asarray(np.cumsum(steps, axis=1).max(axis=1))
 
 
-def _without(found: Found, known: Array, k: int) -> Found:
-    """The best k of what was found that is not known."""
-    rows = np.flatnonzero(~np.isin(found.entity, known))[:k]
-    kth = found.score[rows[-1]] if len(rows) == k else -np.inf
-    complete = bool(found.bound <= kth)
-    return Found(found.entity[rows], found.score[rows], found.bound, complete, found.num_nodes)
+# --- exact search ---------------------------------------------------------------------------------
 
 
 def exact_search(
@@ -219,89 +217,97 @@ def exact_search(
     exclude: Sequence[Array] | None = None,
     max_nodes: int = 100_000,
 ) -> list[Found]:
-    """The true best k of all candidates; incomplete only where `max_nodes` a query were visited.
+    """Return the true best k of all candidates; incomplete only where a limit was reached.
 
-    Best-first: the open nodes with the best scores are visited, until none can beat the k-th
-    answer. `bound` is the best score left open.
+    The open nodes with the best scores are visited first, until none can beat the k-th answer.
+    max_nodes: limit of visited nodes per query. exclude: as in `beam_search`.
     """
     if not prefixes:
         return []
     walk = Walk(model, trie, prefixes, exclude)
     answers = _Answers(len(prefixes), k)
     limit = np.full(len(prefixes), max_nodes)
-    bounds = _best_first(walk, answers.add, lambda: answers.kth, limit)
-    return answers.found(bounds, bounds <= answers.kth, walk.num_nodes)
+    bounds = _best_first(walk, answers.add, answers.kth_scores, limit)
+    return answers.found(bounds, bounds <= answers.kth_scores(), walk.num_nodes)
 
 
 def _best_first(
     walk: Walk,
-    found: Callable[[Array, Array, Array], None],
+    add_answers: Callable[[Array, Array, Array], None],
     thresholds: Callable[[], Array],
     max_nodes: Array,
-    visited: Callable[[Beams], None] | None = None,
+    add_visited: Callable[[Beams], None] | None = None,
 ) -> Array:
-    """Visit open nodes above their query's threshold, best first; the best left open of each."""
-    reserve = _Reserve(walk.roots(), walk.num_queries)
-    open_ = reserve.next(_WIDTH, thresholds())
-    while True:
+    """Visit open nodes, best first, while they score above their query's threshold.
+
+    thresholds: returns (B,) scores that never fall. max_nodes: (B,). Returns (B,) the best score
+    that is left open; -inf where nothing is.
+    """
+    first_tokens = _FirstTokens(walk.roots(), walk.num_queries)
+    open_ = first_tokens.next(_WIDTH, thresholds())
+    while walk.stepper.num_bytes <= _MAX_BYTES:
         limits = np.where(walk.num_nodes < max_nodes, thresholds(), np.inf)
-        if walk.stepper.num_bytes > _MEMORY:
-            break
         worth = np.flatnonzero(open_.score > limits[open_.query])
         if not len(worth):
             break
         chosen = worth[_ranks(open_.query[worth], open_.score[worth]) < _WIDTH]
         beams = open_.take(chosen)
-        if visited is not None:
-            visited(beams)
+        if add_visited is not None:
+            add_visited(beams)
         walk.visit(beams)
         beams = walk.run_down(beams)
-        found(*walk.finish(beams))
+        add_answers(*walk.finish(beams))
         limits = thresholds()
-        rest = np.ones(len(open_), bool)
-        rest[chosen] = False
-        # What is below a threshold now stays below: thresholds only rise.
-        rest &= open_.score > limits[open_.query]
-        more = reserve.next(_WIDTH, limits)
-        open_ = Beams.join([open_.take(np.flatnonzero(rest)), walk.expand(beams), more])
-    left = reserve.best()
-    np.maximum.at(left, open_.query, open_.score)
-    return left
+        # Thresholds never fall, so an open node that is below its own now can be forgotten.
+        is_open = open_.score > limits[open_.query]
+        is_open[chosen] = False
+        more = first_tokens.next(_WIDTH, limits)
+        open_ = Beams.join([open_.take(np.flatnonzero(is_open)), walk.expand(beams), more])
+    best_open = first_tokens.best_left()
+    np.maximum.at(best_open, open_.query, open_.score)
+    return best_open
 
 
-class _Reserve:
-    """The first tokens of all names, best first: there are thousands, and few are ever visited."""
+class _FirstTokens:
+    """Hands out the first tokens of all names, best first.
+
+    There are thousands of them and few are ever visited, so they are not all kept open.
+    """
 
     def __init__(self, roots: Beams, num_queries: int) -> None:
         self.beams = roots.take(np.lexsort((-roots.score, roots.query)))
         starts = np.searchsorted(self.beams.query, np.arange(num_queries + 1))
-        self.at, self.end = starts[:-1].copy(), starts[1:]
+        self.next_row, self.end = starts[:-1].copy(), starts[1:]  # (B,) rows of each query
 
-    def next(self, number: int, limits: Array) -> Beams:
-        """The next best of each query that are above its limit."""
-        ends = np.minimum(self.at + number, self.end)
-        rows, owner = ragged_ranges(self.at, ends)
+    def next(self, count: int, limits: Array) -> Beams:
+        """Hand out up to `count` tokens of each query that score above its limit, (B,)."""
+        # Rows are best first, so those above the limit are a prefix of each query's slice.
+        ends = np.minimum(self.next_row + count, self.end)
+        rows, owner = ragged_ranges(self.next_row, ends)
         rows = rows[self.beams.score[rows] > limits[owner]]
-        self.at += np.bincount(self.beams.query[rows], minlength=len(self.at))
+        self.next_row += np.bincount(self.beams.query[rows], minlength=len(self.next_row))
         return self.beams.take(rows)
 
-    def best(self) -> Array:
-        """The best score of each query that is still here."""
-        left = np.full(len(self.at), -np.inf)
-        some = self.at < self.end
-        left[some] = self.beams.score[self.at[some]]
-        return left
+    def best_left(self) -> Array:
+        """Return the best score of each query that was not handed out, (B,); -inf without one."""
+        best = np.full(len(self.next_row), -np.inf)
+        some_left = self.next_row < self.end
+        best[some_left] = self.beams.score[self.next_row[some_left]]
+        return best
+
+
+# --- exact ranks ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Where an entity stands among all candidates."""
+    """The rank of an entity among all candidates."""
 
-    rank: float | None  # with ties at their mean; None: beyond what was asked, or not finished
+    rank: float | None  # ties share their mean; None: beyond what was asked, or not complete
     score: float
-    num_better: int  # at least this many score higher; exactly, where there is a rank
-    num_nodes: int
-    complete: bool = True  # False where the search ran out of memory before it knew
+    num_better: int  # candidates that score higher; a lower bound where there is no rank
+    num_nodes: int  # nodes of the trie that went through the model
+    complete: bool = True  # False where the search ran out of memory first
 
 
 def exact_ranks(
@@ -313,49 +319,54 @@ def exact_ranks(
     most: int | None = None,
     exclude: Sequence[Array] | None = None,
 ) -> list[Rank]:
-    """The rank of one entity for each query among all candidates, or the proof of `rank > most`.
+    """Return the rank of one entity per query among all candidates, or the proof of `rank > most`.
 
-    Only what scores above the entity is visited. Others that score the same share the mean of
-    their ranks (realistic rank).
+    Only nodes that score above the entity are visited. Candidates with equal scores share the mean
+    of their ranks (the realistic rank). entities: (B,), all of them candidates.
     """
     if not prefixes:
         return []
-    if exclude is not None:
+    if exclude is not None:  # the entity itself always takes part
         exclude = [np.setdiff1d(part, [e]) for part, e in zip(exclude, entities, strict=True)]
     nodes = trie.nodes_of(np.asarray(entities, np.int64))
-    assert (nodes >= 0).all(), "an entity that is no candidate has no rank"
-    own = score_nodes(model, trie, prefixes, nodes)
+    assert (nodes >= 0).all(), "an entity that is not a candidate has no rank"
+    target = score_nodes(model, trie, prefixes, nodes, np.arange(len(prefixes)))  # (B,)
     walk = Walk(model, trie, prefixes, exclude)
     answers = _Answers(len(prefixes), 1)
-    better = np.zeros(len(prefixes), np.int64)
+    num_better = np.zeros(len(prefixes), np.int64)
 
-    def found(query: Array, entity: Array, score: Array) -> None:
+    def add(query: Array, entity: Array, score: Array) -> None:
         answers.add(query, entity, score)
-        nonlocal better
-        better += np.bincount(query[score > own[query] + _TIE], minlength=len(better))
+        is_better = score > target[query] + _TIE
+        num_better[:] += np.bincount(query[is_better], minlength=len(num_better))
 
     def thresholds() -> Array:
-        done = better >= most if most is not None else np.zeros(len(better), bool)
-        return np.where(done, np.inf, own - _TIE)
+        is_beyond = num_better >= (np.inf if most is None else most)
+        return np.where(is_beyond, np.inf, target - _TIE)
 
-    left = _best_first(walk, found, thresholds, np.full(len(better), 1 << 60))
-    beyond = np.isinf(thresholds())
-    complete = beyond | (left <= own - _TIE)
-    query, entity, score = answers.all()
+    bounds = _best_first(walk, add, thresholds, np.full(len(prefixes), 1 << 60))
+    # Beyond `most`, the search of a query has stopped; otherwise it is complete if no open node
+    # could still tie with the entity. Only memory keeps it from that.
+    is_beyond = np.isinf(thresholds())
+    is_complete = is_beyond | (bounds <= target - _TIE)
+    query, entity, score = answers.columns()  # everything that scores within a tie or above
     ranks = []
-    for number in range(len(prefixes)):
-        rows = query == number
-        nodes_visited = int(walk.num_nodes[number])
-        if beyond[number] or not complete[number]:
-            known = bool(complete[number])
-            ranks.append(Rank(None, own[number], int(better[number]), nodes_visited, known))
+    for index, (better, num_nodes) in enumerate(zip(num_better, walk.num_nodes, strict=True)):
+        if is_beyond[index] or not is_complete[index]:
+            complete = bool(is_complete[index])
+            ranks.append(Rank(None, target[index], int(better), int(num_nodes), complete))
             continue
-        itself = score[rows & (entity == entities[number])]
-        mine = float(itself[0]) if len(itself) else float(own[number])
-        higher = int((score[rows] > mine).sum())
-        equal = max(1, int((score[rows] == mine).sum()))
-        ranks.append(Rank(higher + (equal + 1) / 2, mine, higher, nodes_visited))
+        is_of_query = query == index
+        # The walk's own score of the entity: names that tie with it have the very same one.
+        scored = score[is_of_query & (entity == entities[index])]
+        own = float(scored[0]) if len(scored) else float(target[index])
+        num_higher = int((score[is_of_query] > own).sum())
+        num_equal = max(1, int((score[is_of_query] == own).sum()))
+        ranks.append(Rank(num_higher + (num_equal + 1) / 2, own, num_higher, int(num_nodes)))
     return ranks
+
+
+# --- the reference --------------------------------------------------------------------------------
 
 
 def score_all(
@@ -366,7 +377,7 @@ def score_all(
     *,
     exclude: Sequence[Array] | None = None,
 ) -> list[Found]:
-    """Every candidate: the whole trie is walked, level by level. Slow, and obvious."""
+    """Score every candidate by walking the whole trie, level by level: slow, and obvious."""
     if not prefixes:
         return []
     walk = Walk(model, trie, prefixes, exclude)
@@ -376,20 +387,13 @@ def score_all(
         walk.visit(beams)
         answers.add(*walk.finish(beams))
         beams = walk.expand(beams)
-    nothing = np.full(len(prefixes), -np.inf)
-    return answers.found(nothing, np.ones(len(prefixes), bool), walk.num_nodes)
-
-
-def _best(beams: Beams, number: int) -> tuple[Beams, Beams]:
-    """The best of each query, and the rest. Of equal scores, the node that comes first."""
-    rank = _ranks(beams.query, beams.score)
-    return beams.take(np.flatnonzero(rank < number)), beams.take(np.flatnonzero(rank >= number))
+    nothing_open = np.full(len(prefixes), -np.inf)
+    return answers.found(nothing_open, np.ones(len(prefixes), bool), walk.num_nodes)
 
 
 def _ranks(query: Array, score: Array) -> Array:
-    """The rank of each score within its query, from 0; of equal ones the first is better."""
+    """Return the rank of each score within its query, (M,) from 0; ties by position."""
     order = np.lexsort((-score, query))
-    sorted_ = query[order]
     rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order)) - np.searchsorted(sorted_, sorted_)
+    rank[order] = rank_in_group(query[order])
     return rank

@@ -1,160 +1,159 @@
-"""Trie: every candidate name of a language as flat arrays (Sec. 2.2).
+"""Hold the candidate names of a language as a trie in flat arrays (Sec. 2.2).
 
-Nodes are numbered level by level, siblings side by side and sorted by token, so that the children
-of a node are one slice, and a subset of the nodes keeps the order. Node 0 is the root. A name is
-the path of its tokens; its entities are listed at the last node (names can collide).
+A name is a path of tokens from the root. Nodes are numbered level by level, and siblings lie side
+by side, sorted by token. So the children of a node are one slice, all nodes below a node are one
+slice per level, and a subset of the nodes keeps the order. Node 0 is the root. The entities of a
+name are listed at its last node; several entities may have the same name.
 
     trie = Trie.build(cache.entities, np.arange(5, 90))
     trie.save(folder); trie = Trie.open(folder)          # mapped into memory
-    small = trie.restrict(np.array([7, 12]))             # no name is looked at again
+    small = trie.restrict(np.array([7, 12]))             # without looking at names again
+
+Dimension letters: N nodes, E entities.
 """
 
-import shutil
-import uuid
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from prixlm.files import disk_errors
+from prixlm.arrays import pair_keys, ragged_offsets, split_keys
+from prixlm.files import disk_errors, whole_folder
 from prixlm.lm.token_cache import Ragged, TokenCache
 from prixlm.types import Array
 
 
 @dataclass(frozen=True)
 class Trie:
-    """Candidate names. Shapes: N nodes, E entities."""
+    """The candidate names of a search."""
 
     token: Array  # (N,) int32, the token of each node; -1 at the root
     parent: Array  # (N,) int32; -1 at the root
-    first: Array  # (N + 1,) int32: the children of n are first[n] to first[n + 1]
+    first: Array  # (N + 1,) int32: the children of n are the nodes first[n] to first[n + 1] - 1
     offset: Array  # (N + 1,) int32: the entities at n are entity[offset[n]:offset[n + 1]]
     entity: Array  # (E,) int32
-    depth: Array  # (N,) int16: how many tokens lead to each node
-    run_length: Array  # (N,) int16: how far the only way on goes: to a name or a fork
+    depth: Array  # (N,) int16: number of tokens from the root to each node
+    run_length: Array  # (N,) int16: number of nodes below it up to the first name or fork
 
     @classmethod
     def build(cls, names: Ragged, entities: Array) -> "Trie":
-        """The trie of these entities' names; names without a token cannot be written, or found."""
+        """Build the trie of these entities' names. Entities whose name has no token are left out.
+
+        names: the tokens of all names, by entity id.
+        """
         rows = np.asarray(entities, np.int64)
         lengths = names.lengths(rows)
         rows, lengths = rows[lengths > 0], lengths[lengths > 0]
         starts = np.asarray(names.offsets[rows])
-        node = np.zeros(len(rows), np.int64)  # where each name is, at this depth
         tokens, parents = [np.full(1, -1, np.int32)], [np.full(1, -1, np.int32)]
-        num_nodes, active = 1, np.arange(len(rows))
+        num_nodes = 1
+        node = np.zeros(len(rows), np.int64)  # the node that each name has reached
+        active = np.arange(len(rows))  # names that go on below this depth
         for depth in range(int(lengths.max(initial=0))):
             active = active[lengths[active] > depth]
-            keys = (node[active] << 32) | names.ids[starts[active] + depth].astype(np.int64)
-            found, place = np.unique(keys, return_inverse=True)
-            tokens.append((found & 0xFFFFFFFF).astype(np.int32))
-            parents.append((found >> 32).astype(np.int32))
-            node[active] = num_nodes + place
-            num_nodes += len(found)
+            next_token = names.ids[starts[active] + depth]
+            # Names with the same node and the same next token share the next node. Sorted keys
+            # give the new nodes in order: by parent, then by token.
+            children, child = np.unique(pair_keys(node[active], next_token), return_inverse=True)
+            parent, token = split_keys(children)
+            tokens.append(token.astype(np.int32))
+            parents.append(parent.astype(np.int32))
+            node[active] = num_nodes + child
+            num_nodes += len(children)
         return _from_nodes(np.concatenate(tokens), np.concatenate(parents), node, rows)
 
     def restrict(self, entities: Array) -> "Trie":
-        """The trie of a subset of its entities, by climbing from their nodes."""
+        """Return the trie of a subset of its entities, by climbing from their nodes."""
         chosen = np.isin(self.entity, entities)
-        ends = np.searchsorted(self.offset, np.flatnonzero(chosen), side="right") - 1
-        levels = [np.zeros(1, np.int64)]
-        level = np.unique(ends)
+        last_node = np.searchsorted(self.offset, np.flatnonzero(chosen), side="right") - 1
+        levels = [np.zeros(1, np.int64)]  # the root stays in any case
+        level = np.unique(last_node)
         while len(level):
             levels.append(level)
             above = self.parent[level]
             level = np.unique(above[above > 0])
-        kept = np.unique(np.concatenate(levels))
+        kept = np.unique(np.concatenate(levels))  # sorted, so the order of the nodes stays
         parent = np.searchsorted(kept, self.parent[kept]).astype(np.int32)
         parent[0] = -1
-        node = np.searchsorted(kept, ends)
+        node = np.searchsorted(kept, last_node)
         return _from_nodes(np.asarray(self.token[kept]), parent, node, self.entity[chosen])
 
     @property
     def num_nodes(self) -> int:
+        """Number of nodes, the root included."""
         return len(self.token)
 
     @property
     def height(self) -> int:
-        """The tokens of the longest name."""
+        """Number of tokens of the longest name."""
         return int(self.depth[-1])
 
     def num_below(self, nodes: Array) -> Array:
-        """How many entities stand at each of these nodes or below it."""
+        """Count the entities at each of these nodes and below it."""
+        # On every level, the nodes below a node are one slice, low:high. The children of a slice
+        # are again a slice, and entities are listed in the order of the nodes.
         low, high = np.asarray(nodes, np.int64), np.asarray(nodes, np.int64) + 1
         counts = np.zeros(len(low), np.int64)
-        while (low < high).any():  # what is below a node is one stretch of each level
+        while (low < high).any():
             counts += self.offset[high] - self.offset[low]
             low, high = self.first[low], self.first[high]
         return counts
 
-    def entities_at(self, node: int) -> Array:
-        return np.asarray(self.entity[self.offset[node] : self.offset[node + 1]])
-
-    def path(self, node: int) -> list[int]:
-        """The tokens from the root to a node."""
-        tokens: list[int] = []
-        while node > 0:
-            tokens.append(int(self.token[node]))
-            node = int(self.parent[node])
-        return tokens[::-1]
-
     def nodes_of(self, entities: Array) -> Array:
-        """The node of each of these entities, -1 for one that is no candidate."""
+        """Return the last node of each entity's name; -1 for entities that are not candidates."""
         if not len(self.entity):
             return np.full(len(entities), -1)
         order = self._by_entity
-        place = np.searchsorted(self.entity, entities, sorter=order)
-        place = order[np.minimum(place, len(order) - 1)]
-        node = np.searchsorted(self.offset, place, side="right") - 1
-        return np.where(self.entity[place] == entities, node, -1)
+        index = np.searchsorted(self.entity, entities, sorter=order)
+        index = order[np.minimum(index, len(order) - 1)]
+        node = np.searchsorted(self.offset, index, side="right") - 1
+        return np.where(self.entity[index] == entities, node, -1)
 
     @cached_property
     def _by_entity(self) -> Array:
+        """(E,) the order that sorts `entity`, which is listed by node."""
         return np.argsort(self.entity, kind="stable")
 
     def save(self, folder: Path) -> None:
+        """Write each array as one `.npy` file."""
         folder.mkdir(parents=True, exist_ok=True)
         for field in fields(self):
             np.save(folder / f"{field.name}.npy", getattr(self, field.name), allow_pickle=False)
 
     @classmethod
     def open(cls, folder: Path) -> "Trie":
-        """A saved trie, mapped into memory."""
+        """Map a saved trie into memory."""
         paths = (folder / f"{field.name}.npy" for field in fields(cls))
         arrays = (np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
         return cls(*(np.asarray(array) for array in arrays))
 
 
 def open_trie(cache: TokenCache, lang: str, entities: range, longest: int) -> Trie:
-    """The trie of a language's entities: the one beside the token cache, or a new one.
+    """Open the trie of a language's entities beside the token cache, building it if needed.
 
-    longest: names of more tokens are left out; one of them would take the room of every query.
+    longest: names with more tokens are left out. A query must leave room for the longest
+    candidate, so a single very long name would make other queries impossible.
     """
-    folder = cache.folder / f"trie-2-{longest}-{lang}"
-    if folder.is_dir():
-        return Trie.open(folder)
-    rows = np.arange(entities.start, entities.stop)
-    trie = Trie.build(cache.entities, rows[cache.entities.lengths(rows) <= longest])
-    with disk_errors(folder):
-        work = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
-        trie.save(work)
-        try:
-            work.rename(folder)
-        except OSError:  # another process was faster
-            shutil.rmtree(work)
+    folder = cache.folder / f"trie-2-{longest}-{lang}"  # 2: the version of the arrays
+    if not folder.is_dir():
+        rows = np.arange(entities.start, entities.stop)
+        trie = Trie.build(cache.entities, rows[cache.entities.lengths(rows) <= longest])
+        with disk_errors(folder), whole_folder(folder) as temporary:
+            trie.save(temporary)
     return Trie.open(folder)
 
 
 def _from_nodes(token: Array, parent: Array, node: Array, entity: Array) -> Trie:
-    """A trie from its nodes in order, and the last node of each entity's name."""
-    number = len(token)
-    first = np.ones(number + 1, np.int64)  # parents rise: children are side by side
-    np.cumsum(np.bincount(parent[1:], minlength=number), out=first[1:])
-    first[1:] += 1
+    """Make a trie from its nodes in order and the last node of each entity's name.
+
+    token, parent: (N,); node, entity: (E,) in any order.
+    """
+    # Node 0 is nobody's child, hence the shift by one. Parents never fall from one node to the
+    # next, so children are side by side, and counting them says where each slice begins.
+    first = ragged_offsets(np.bincount(parent[1:], minlength=len(token))) + 1
+    offset = ragged_offsets(np.bincount(node, minlength=len(token)))
     order = np.lexsort((entity, node))
-    offset = np.zeros(number + 1, np.int64)
-    np.cumsum(np.bincount(node, minlength=number), out=offset[1:])
     return Trie(
         token.astype(np.int32),
         parent.astype(np.int32),
@@ -167,6 +166,7 @@ def _from_nodes(token: Array, parent: Array, node: Array, entity: Array) -> Trie
 
 
 def _depths(first: Array) -> Array:
+    """Return the depth of each node: a level is one slice, and `first` says where it ends."""
     depth = np.zeros(len(first) - 1, np.int16)
     start, end, level = 0, 1, 0
     while start < end:
@@ -176,13 +176,15 @@ def _depths(first: Array) -> Array:
 
 
 def _run_lengths(first: Array, offset: Array) -> Array:
-    """From the last level up: one more than the only child's."""
+    """Return how many nodes follow each node before the first name or fork."""
     length = np.zeros(len(first) - 1, np.int16)
-    only = np.flatnonzero((np.diff(first) == 1) & (np.diff(offset) == 0))
-    child = first[only]
-    while len(only):  # as many rounds as the longest run has nodes
+    # In a run, each node has one child and no name ends at it; its length is its child's plus
+    # one. Lengths settle from the ends of the runs upwards, in as many turns as the longest has.
+    in_run = np.flatnonzero((np.diff(first) == 1) & (np.diff(offset) == 0))
+    child = first[in_run]
+    while len(in_run):
         longer = length[child] + 1
-        changed = longer != length[only]
-        length[only] = longer
-        only, child = only[changed], child[changed]
+        changed = longer != length[in_run]
+        length[in_run] = longer
+        in_run, child = in_run[changed], child[changed]
     return length

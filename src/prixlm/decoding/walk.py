@@ -1,24 +1,33 @@
-"""A trie and the model's scores along it, for a batch of queries: what the searches of `decode`
-are made of.
+"""Walk down a trie of candidate names, scoring its nodes with the model, for a batch of queries.
+
+All searches of `search.py` are made of these steps:
 
     walk = Walk(model, trie, prefixes)
-    beams = walk.roots()                   # every first token, with its score
-    walk.visit(beams)                      # through the model, and along the only ways on
-    query, entity, score = walk.finish(beams)      # the names that end there
-    beams = walk.expand(beams)             # their children, with their scores
+    beams = walk.roots()                       # every first token, with its score
+    walk.visit(beams)                          # run the model at these nodes
+    query, entity, score = walk.finish(beams)  # the names that end there
+    beams = walk.expand(beams)                 # the children, with their scores
 
-A node is visited at most once: what its children would score is kept with its entry.
+The score of a node is the log-probability of the tokens that lead to it. To *visit* a node is to
+run the model on its token: the node becomes an entry of the `Stepper`, and the walk keeps with the
+entry what each child and `[EOS]` would score. So a node goes through the model at most once, and
+children get their scores before anyone visits them. Where the trie has a *run* of nodes with only
+one child each, visiting the first node visits the whole run in the same pass.
+
+`score_nodes` scores given names instead, with no search at all.
+
+Dimension letters: B queries, N nodes of the trie, M beams, T visited nodes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from prixlm.arrays import ragged_ranges
-from prixlm.decoding.incremental import Asked, NewTokens, Stepper
+from prixlm.arrays import pair_keys, ragged_ranges, rank_in_group, split_keys
+from prixlm.decoding.incremental import NO_ENTRY, Asked, NewTokens, Stepper
 from prixlm.decoding.trie import Trie
 from prixlm.lm.model import PrixLM
 from prixlm.types import Array
@@ -26,34 +35,30 @@ from prixlm.types import Array
 
 @dataclass
 class Beams:
-    """Nodes reached, for all queries: flat arrays. entry: -1 where the model has not been yet."""
+    """Unfinished names of all queries: nodes of the trie, (M,) each."""
 
     query: Array
     node: Array
-    score: Array
-    parent: Array  # the entry before
-    entry: Array
+    score: Array  # of the tokens up to the node, without [EOS]
+    parent: Array  # the entry of the node above; NO_ENTRY right after the prefix
+    entry: Array  # the entry of the node itself; NO_ENTRY until it is visited
 
     def __len__(self) -> int:
         return len(self.query)
 
     def take(self, rows: Array) -> "Beams":
-        return Beams(
-            self.query[rows],
-            self.node[rows],
-            self.score[rows],
-            self.parent[rows],
-            self.entry[rows],
-        )
+        """Return a copy of these rows."""
+        return Beams(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @classmethod
     def join(cls, parts: Sequence["Beams"]) -> "Beams":
-        names = ("query", "node", "score", "parent", "entry")
+        """Concatenate several sets of beams."""
+        names = [field.name for field in fields(cls)]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 class Walk:
-    """Which nodes were visited, and what follows them."""
+    """A trie, a batch of queries, and all that the model has said about visited nodes."""
 
     def __init__(
         self,
@@ -62,122 +67,149 @@ class Walk:
         prefixes: list[list[int]],
         exclude: Sequence[Array] | None = None,
     ) -> None:
+        """Encode the prefixes. exclude: for each query, entities that are not answers."""
         self.trie, self.num_queries = trie, len(prefixes)
         self.eos = model.encoder.id("[EOS]")
         self.stepper = Stepper(model, prefixes, trie.height)
-        self.dead, self.excluded = _exclusions(trie, exclude)
-        self.num_nodes = np.zeros(self.num_queries, np.int64)  # visited, by query
-        self._child_score = _Column(np.float32)  # of all entries, one after another
-        self._child_start = _Column(np.int64)  # by entry, as the two below
-        self._eos_score = _Column(np.float32)
-        self._next_entry = _Column(np.int64)  # of the only child, in a run; else -1
+        self.excluded, self.dead = _find_excluded(trie, exclude)  # sorted keys
+        self.num_nodes = np.zeros(self.num_queries, np.int64)  # (B,) visited nodes
+        # One row per entry of the stepper; the scores of its children lie side by side in
+        # `_child_score`, in the trie's order, from `_first_child_score` on.
+        self._child_score = _GrowingArray(np.float32)
+        self._first_child_score = _GrowingArray(np.int64)
+        self._eos_score = _GrowingArray(np.float32)  # -inf where no name ends
+        self._run_entry = _GrowingArray(np.int64)  # of the only child; NO_ENTRY at a run's end
 
     def roots(self) -> Beams:
-        """The first tokens of all candidates, for every query. They are scored once."""
-        beams = self._roots
-        return beams.take(np.arange(len(beams)))
+        """Return the first tokens of all candidates, for every query. They are scored once."""
+        return self._roots.take(np.arange(len(self._roots)))  # a copy: visiting changes beams
 
     @cached_property
     def _roots(self) -> Beams:
-        number = int(self.trie.first[1]) - 1 if self.trie.num_nodes > 1 else 0
-        query = np.repeat(np.arange(self.num_queries), number)
-        node = np.tile(np.arange(1, number + 1), self.num_queries)
-        score = self.stepper.first(self.trie.token[1 : number + 1].astype(np.int64))
-        none = np.full(len(query), -1)
-        return self._alive(Beams(query, node, score.astype(np.float64), none, none))
+        # Nodes 1, 2, ... are the children of the root, node 0.
+        first_nodes = np.arange(1, int(self.trie.first[1]) if self.trie.num_nodes > 1 else 1)
+        query = np.repeat(np.arange(self.num_queries), len(first_nodes))
+        node = np.tile(first_nodes, self.num_queries)
+        score = self.stepper.score_first(query, self.trie.token[node].astype(np.int64))
+        nothing = np.full(len(query), NO_ENTRY)
+        return self._drop_dead(Beams(query, node, score.astype(np.float64), nothing, nothing))
 
     def visit(self, beams: Beams) -> None:
-        """Take the model to the nodes where it has not been, and along the only ways on."""
-        rows = np.flatnonzero(beams.entry < 0)
+        """Run the model at the beams that have no entry yet, each with its whole run.
+
+        Sets `beams.entry` to the entry of the beam's own node, the first of its run.
+        """
+        rows = np.flatnonzero(beams.entry == NO_ENTRY)
         if not len(rows):
             return
-        trie = self.trie
-        start = beams.node[rows]
-        length = trie.run_length[start].astype(np.int64) + 1
-        owner = np.repeat(np.arange(len(rows)), length)
-        first = np.cumsum(length) - length
-        turn = np.arange(len(owner)) - first[owner]
-        node = start[owner]
-        for step in range(1, int(length.max())):  # one level after another, all runs at once
-            places = np.flatnonzero(turn == step)
-            node[places] = trie.first[node[places - 1]]
-        query = beams.query[rows][owner]
-        parent = np.where(turn == 0, beams.parent[rows][owner], -1 - np.arange(len(node)))
-        new = NewTokens(query, parent, trie.depth[node] - 1, trie.token[node].astype(np.int64))
-        entries = self._ask(new, node)
-        self._next_entry.append(np.where(turn + 1 < length[owner], entries + 1, -1))
-        beams.entry[rows] = entries[first]
+        runs = _unroll_runs(self.trie, beams.node[rows])
+        query = beams.query[rows][runs.beam]
+        # The nodes of a run lie side by side, so each one's parent has the entry just before it.
+        entries = self.stepper.next_entries(len(runs.node))
+        parent = np.where(runs.step == 0, beams.parent[rows][runs.beam], entries - 1)
+        self._visit_nodes(query, runs.node, parent)
+        self._run_entry.append(np.where(runs.is_last, NO_ENTRY, entries + 1))
+        beams.entry[rows] = entries[runs.step == 0]
         self.num_nodes += np.bincount(query, minlength=self.num_queries)
 
-    def _ask(self, new: NewTokens, node: Array) -> Array:
-        """Extend by new tokens; keep what their children and `[EOS]` would score."""
+    def _visit_nodes(self, query: Array, node: Array, parent: Array) -> None:
+        """Run the model at nodes, (T,) each; keep the scores of their children and of `[EOS]`."""
         trie = self.trie
         begins, ends = trie.first[node].astype(np.int64), trie.first[node + 1].astype(np.int64)
-        child, owner = ragged_ranges(begins, ends)
-        named = np.flatnonzero(trie.offset[node] < trie.offset[node + 1])
+        child, child_row = ragged_ranges(begins, ends)
+        name_row = np.flatnonzero(trie.offset[node] < trie.offset[node + 1])  # where names end
+        eos = np.full(len(name_row), self.eos)
         asked = Asked(
-            np.concatenate([owner, named]),
-            np.concatenate([trie.token[child], np.full(len(named), self.eos)]).astype(np.int64),
+            np.concatenate([child_row, name_row]),
+            np.concatenate([trie.token[child], eos]).astype(np.int64),
         )
-        entries, scores = self.stepper.extend(new, asked)
+        depth, token = trie.depth[node] - 1, trie.token[node].astype(np.int64)
+        scores = self.stepper.extend(NewTokens(query, parent, depth, token), asked)
         counts = ends - begins
-        self._child_start.append(self._child_score.size + np.cumsum(counts) - counts)
+        self._first_child_score.append(self._child_score.size + np.cumsum(counts) - counts)
         self._child_score.append(scores[: len(child)])
-        eos = np.full(len(node), -np.inf, np.float32)
-        eos[named] = scores[len(child) :]
-        self._eos_score.append(eos)
-        return entries
+        eos_score = np.full(len(node), -np.inf, np.float32)
+        eos_score[name_row] = scores[len(child) :]
+        self._eos_score.append(eos_score)
 
     def finish(self, beams: Beams) -> tuple[Array, Array, Array]:
-        """The names that end at these nodes: query, entity and score of each that may answer."""
+        """Return the names that end at visited beams: query, entity and score of each.
+
+        Entities whose names collide share a node, and so a score. Excluded ones are left out.
+        """
         trie = self.trie
         rows = np.flatnonzero(trie.offset[beams.node] < trie.offset[beams.node + 1])
-        node, query = beams.node[rows], beams.query[rows]
+        node = beams.node[rows]
         score = beams.score[rows] + self._eos_score[beams.entry[rows]]
-        place, owner = ragged_ranges(trie.offset[node], trie.offset[node + 1])
-        query, entity, score = query[owner], trie.entity[place].astype(np.int64), score[owner]
+        index, owner = ragged_ranges(trie.offset[node], trie.offset[node + 1])
+        query, score = beams.query[rows][owner], score[owner]
+        entity = trie.entity[index].astype(np.int64)
         if len(self.excluded):
-            kept = np.flatnonzero(~np.isin(_key(query, entity), self.excluded))
+            kept = np.flatnonzero(~np.isin(pair_keys(query, entity), self.excluded))
             query, entity, score = query[kept], entity[kept], score[kept]
         return query, entity, score
 
     def expand(self, beams: Beams) -> Beams:
-        """All children of these nodes that can still become an answer."""
+        """Return all children of visited beams that can still become an answer."""
         trie = self.trie
         begins = trie.first[beams.node].astype(np.int64)
         child, owner = ragged_ranges(begins, trie.first[beams.node + 1])
-        entry = beams.entry[owner]
-        place = self._child_start[entry] + child - begins[owner]
-        score = beams.score[owner] + self._child_score[place]
-        return self._alive(Beams(beams.query[owner], child, score, entry, self._next_entry[entry]))
+        entry = beams.entry[owner]  # of the node above each child
+        index = self._first_child_score[entry] + child - begins[owner]
+        score = beams.score[owner] + self._child_score[index]
+        # In a run, the only child was visited together with its parent.
+        children = Beams(beams.query[owner], child, score, entry, self._run_entry[entry])
+        return self._drop_dead(children)
 
     def run_down(self, beams: Beams) -> Beams:
-        """Each beam at the end of its run: the only way on has been scored with it."""
+        """Move visited beams to the ends of their runs, whose nodes were scored with them."""
         beams = beams.take(np.arange(len(beams)))
         while True:
-            going = np.flatnonzero(self._next_entry[beams.entry] >= 0)
-            if not len(going):
+            rows = np.flatnonzero(self._run_entry[beams.entry] != NO_ENTRY)
+            if not len(rows):
                 return beams
-            entry = beams.entry[going]
-            beams.score[going] += self._child_score[self._child_start[entry]]
-            beams.node[going] = self.trie.first[beams.node[going]]
-            beams.entry[going] = self._next_entry[entry]
+            entry = beams.entry[rows]
+            beams.score[rows] += self._child_score[self._first_child_score[entry]]
+            beams.node[rows] = self.trie.first[beams.node[rows]]
+            beams.entry[rows] = self._run_entry[entry]
 
-    def _alive(self, beams: Beams) -> Beams:
-        """Without nodes below which everything is excluded: they would eat a beam's place."""
+    def _drop_dead(self, beams: Beams) -> Beams:
+        """Drop nodes below which everything is excluded: they would take up room in a beam."""
         if not len(self.dead):
             return beams
-        return beams.take(np.flatnonzero(~np.isin(_key(beams.query, beams.node), self.dead)))
+        return beams.take(np.flatnonzero(~np.isin(pair_keys(beams.query, beams.node), self.dead)))
 
 
-class _Column:
-    """An array that grows: room is doubled, so a value is copied twice on average."""
+class _Runs(NamedTuple):
+    """The nodes of several runs, one run after another, (T,) each."""
 
-    def __init__(self, kind: Any) -> None:
-        self.data = np.empty(1024, kind)
+    node: Array
+    beam: Array  # the beam whose run it is
+    step: Array  # how far it is below the beam's own node
+    is_last: Array  # whether the run ends there
+
+
+def _unroll_runs(trie: Trie, start: Array) -> _Runs:
+    """Lay out each start node and all nodes below it up to the first name or fork."""
+    length = trie.run_length[start].astype(np.int64) + 1
+    beam = np.repeat(np.arange(len(start)), length)
+    step = rank_in_group(beam)
+    node = start[beam]
+    for depth in range(1, int(length.max())):  # all runs at once: row - 1 is the parent of row
+        rows = np.flatnonzero(step == depth)
+        node[rows] = trie.first[node[rows - 1]]
+    return _Runs(node, beam, step, step + 1 == length[beam])
+
+
+class _GrowingArray:
+    """An array to append to. Its capacity doubles, so a value is copied twice on average."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.data = np.empty(1024, dtype)
         self.size = 0
 
     def append(self, values: Array) -> None:
+        """Add values at the end."""
         end = self.size + len(values)
         if end > len(self.data):
             larger = np.empty(max(end, 2 * len(self.data)), self.data.dtype)
@@ -187,79 +219,76 @@ class _Column:
         self.size = end
 
     def __getitem__(self, rows: Array) -> Array:
-        found: Array = self.data[rows]
-        return found
+        values: Array = self.data[rows]
+        return values
 
 
-def _key(query: Array, number: Array) -> Array:
-    return (query.astype(np.int64) << 32) | number.astype(np.int64)
+def _find_excluded(trie: Trie, exclude: Sequence[Array] | None) -> tuple[Array, Array]:
+    """Return sorted keys: excluded (query, entity), and (query, node) with nothing else below.
 
-
-def _exclusions(trie: Trie, exclude: Sequence[Array] | None) -> tuple[Array, Array]:
-    """(query, node) keys below which all is excluded, and (query, entity) keys."""
+    exclude: for each query, entities in any order; some may not be in the trie.
+    """
     nothing = np.zeros(0, np.int64)
-    if exclude is None or not any(len(part) for part in exclude):
+    if exclude is None or not any(len(entities) for entities in exclude):
         return nothing, nothing
-    lists = [np.unique(np.asarray(part, np.int64)) for part in exclude]
-    query = np.repeat(np.arange(len(lists)), [len(part) for part in lists])
+    lists = [np.unique(np.asarray(entities, np.int64)) for entities in exclude]
+    query = np.repeat(np.arange(len(lists)), [len(entities) for entities in lists])
     entity = np.concatenate(lists)
     node = trie.nodes_of(entity)
-    excluded = _key(query, entity)
-    query, node = query[node >= 0], node[node >= 0]
-    keys = []
-    level = _key(query, node)
-    while len(level):  # climb: each excluded entity counts at every node above it
-        keys.append(level)
-        node = trie.parent[level & 0xFFFFFFFF].astype(np.int64)
-        level = ((level >> 32) << 32 | node)[node > 0]
-    if not keys:
-        return nothing, excluded
-    found, counts = np.unique(np.concatenate(keys), return_counts=True)
-    below = trie.num_below(found & 0xFFFFFFFF)
-    return found[counts == below], excluded
+    in_trie = node >= 0
+    # An excluded entity counts once at every node above it. A node is dead for a query when it
+    # counts as many excluded entities as it has entities at all.
+    key, num_excluded = np.unique(
+        _path_keys(trie, query[in_trie], node[in_trie]), return_counts=True
+    )
+    num_below = trie.num_below(split_keys(key)[1])
+    return pair_keys(query, entity), key[num_excluded == num_below]
+
+
+def _path_keys(trie: Trie, query: Array, node: Array) -> Array:
+    """Return the (query, node) keys of these nodes and of all nodes above them but the root.
+
+    A key that lies on several paths comes once for each of them.
+    """
+    keys = [np.zeros(0, np.int64)]
+    while len(node):  # one level up in each turn; paths end below the root
+        keys.append(pair_keys(query, node))
+        above = trie.parent[node].astype(np.int64)
+        query, node = query[above > 0], above[above > 0]
+    return np.concatenate(keys)
 
 
 def score_nodes(
-    model: PrixLM,
-    trie: Trie,
-    prefixes: list[list[int]],
-    nodes: Array,
-    query: Array | None = None,
+    model: PrixLM, trie: Trie, prefixes: list[list[int]], nodes: Array, query: Array
 ) -> Array:
-    """The score of the name at each node, for the query beside it (or one for each query).
+    """Return the score of the name that ends at each node, `[EOS]` included, for its query.
 
-    What names have in common goes through the model once.
+    nodes, query: (S,) in any order. Returns (S,) float64. Tokens that several names of a query
+    share go through the model once.
     """
-    nodes = np.asarray(nodes, np.int64)
     if not len(nodes):
         return np.zeros(0)
-    query = np.arange(len(nodes)) if query is None else np.asarray(query, np.int64)
-    number = trie.num_nodes
-    level = ends = query * number + nodes
-    levels = []
-    while len(level):
-        levels.append(level)
-        above = trie.parent[level % number].astype(np.int64)
-        level = np.unique((level // number * number + above)[above > 0])
-    pairs = np.unique(np.concatenate(levels))  # of a query and a node; parents come first
-    owner, node = pairs // number, pairs % number
-    above = trie.parent[node].astype(np.int64)
-    parent = np.where(above > 0, np.searchsorted(pairs, owner * number + above), -1)
+    # (T,) all nodes on the paths, each once per query. Nodes are numbered level by level, so in
+    # this order a parent comes before its children.
+    keys = np.unique(_path_keys(trie, query, nodes))
+    owner, node = split_keys(keys)
     token, depth = trie.token[node].astype(np.int64), trie.depth[node].astype(np.int64) - 1
-    end = np.searchsorted(pairs, ends)
-    later = np.flatnonzero(parent >= 0)
+    first, later = np.flatnonzero(depth == 0), np.flatnonzero(depth > 0)
+    # (T,) the row of each node's parent among the T; of no meaning at the first tokens.
+    parent_row = np.searchsorted(keys, pair_keys(owner, trie.parent[node]))
+    name_row = np.searchsorted(keys, pair_keys(query, nodes))  # (S,)
     stepper = Stepper(model, prefixes, int(depth.max()) + 1)
+    entries = stepper.next_entries(len(keys))
+    parent = np.where(depth == 0, NO_ENTRY, entries[parent_row])
+    eos = np.full(len(name_row), model.encoder.id("[EOS]"))
     asked = Asked(
-        np.concatenate([parent[later], end]),
-        np.append(token[later], np.full(len(end), model.encoder.id("[EOS]"))),
+        np.concatenate([parent_row[later], name_row]), np.concatenate([token[later], eos])
     )
-    new = NewTokens(owner, np.where(parent < 0, -1, -2 - parent), depth, token)
-    _, found = stepper.extend(new, asked)
-    total = np.zeros(len(pairs))
-    first = np.flatnonzero(parent < 0)
-    total[first] = stepper.first_of(owner[first], token[first])
-    total[later] = found[: len(later)]
-    for turn in range(1, int(depth.max()) + 1):
-        rows = np.flatnonzero(depth == turn)
-        total[rows] += total[parent[rows]]
-    return np.asarray(total[end] + found[len(later) :])
+    scores = stepper.extend(NewTokens(owner, parent, depth, token), asked)
+    total = np.zeros(len(keys))  # first each token's own log P, then the sum along its path
+    total[first] = stepper.score_first(owner[first], token[first])
+    total[later] = scores[: len(later)]
+    for level in range(1, int(depth.max()) + 1):
+        rows = np.flatnonzero(depth == level)
+        total[rows] += total[parent_row[rows]]
+    return np.asarray(total[name_row] + scores[len(later) :])

@@ -1,164 +1,195 @@
-"""How likely a question has an answer at all.
+"""The probability that a question has an answer at all.
 
-    chance = Chance.fit(kb, ["et"])
-    chance.predict(questions)
+    answerable = Answerability.fit(kb, ["et"])
+    answerable.predict(gaps)                     # (Q,) between 0 and 1
 
-What another language states has one. That things like the subject have a relation says less: of
-things without one in the KB, many have none (an island has no neighbours). It is learnt where the
-answer is known: the questions that would be asked if only train were known, and which of them the
-valid facts answer. Two things tell them apart: the share of things like the subject that have the
-relation, and how often such questions of the same relation have an answer.
+A question that another language answers has an answer. A guess (`usual` in `gaps`) may have none:
+an island has no neighbours, although similar entities do. The probability is learnt where the truth
+is known: ask the questions that would be asked if only train were known, and count those that the
+valid facts answer. A logistic regression weighs two features: the share of similar entities that
+have the relation, and how often guesses of that relation were answered.
 
-So it is a probability for a KB that lacks as large a share of its facts as was held out for
-validation. How much a KB lacks that is known as a whole, nobody can tell from the KB.
+So it is the probability for a KB that lacks as large a share of its facts as was held out for
+validation. The share that a KB lacks in fact cannot be read off the KB.
 
-Dimension letters: Q questions, R relations.
+Dimension letters: Q questions, N cases to learn from, R relations.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from prixlm.enrichment.gaps import KINDS, Missing, MissingConfig, MissingFacts
+from prixlm.arrays import hash_share, pair_keys
+from prixlm.enrichment.gaps import USUAL, GapConfig, GapFinder, Gaps
 from prixlm.files import write_atomically
 from prixlm.kb.store import KB
 from prixlm.types import Array
 
-_SHRINK = 10.0
-"""So many questions of all relations count in the rate of each."""
-_THINGS = 200_000
-"""Things of a language that it is learnt from, at most about so many."""
+_PRIOR_QUESTIONS = 10.0
+"""Pseudo-count: questions with the mean rate that are added to those of every relation."""
+_MAX_ENTITIES = 200_000
+"""Maximum number of entities sampled per language, approximately."""
+# Samples of concepts that must differ drop different bits of their hash.
+_SAMPLE_SHIFT, _HALF_SHIFT = 8, 16
 
 
 @dataclass(frozen=True)
-class Chance:
-    """From a question that is guessed to the probability that the KB would state an answer."""
+class _Cases:
+    """Guessed questions whose answer is known: (N,) each.
 
-    rate: Array  # (R,) of the questions of a relation, the share that has an answer
-    weights: Array  # (3,) of a logistic regression: of the share's and rate's log-odds, and of 1
+    `answered` and `unanswered` are weights between 0 and 1: how much a question counts as one with
+    an answer, and as one without. Both are 0 for a question that must not count at all.
+    """
+
+    concept: Array  # of the subject
+    relation: Array
+    share: Array  # of similar entities that have the relation
+    answered: Array
+    unanswered: Array
+
+    def select(self, rows: Array) -> "_Cases":
+        """Return the cases under a mask."""
+        return _Cases(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @classmethod
-    def fit(cls, kb: KB, langs: Sequence[str], config: MissingConfig | None = None) -> "Chance":
-        """Learnt from the held-out facts that `config` knows; without any, nothing is likely."""
-        config = config or MissingConfig()
-        before = MissingFacts(kb, replace(config, known=("train",), relations=None))
-        weights = {"valid": 1.0, "known": _drawn_as_valid(kb)}
+    def concatenate(cls, parts: Sequence["_Cases"]) -> "_Cases":
+        """Join cases; without any, the columns are empty."""
+        ids, weights = np.zeros(0, np.int64), np.zeros(0)
+        parts = [cls(ids, ids, weights, weights, weights), *parts]
+        columns = ([getattr(part, field.name) for part in parts] for field in fields(cls))
+        return cls(*map(np.concatenate, columns))
+
+
+@dataclass(frozen=True)
+class Answerability:
+    """A logistic regression from a guessed question to the probability of an answer."""
+
+    rate: Array  # (R,) share of the questions of a relation that have an answer
+    share_weight: float  # of the log-odds of the share of similar entities
+    rate_weight: float  # of the log-odds of the rate
+    intercept: float
+
+    @classmethod
+    def fit(cls, kb: KB, langs: Sequence[str], config: GapConfig | None = None) -> "Answerability":
+        """Learn from the held-out facts of the known splits.
+
+        Without any such fact, no guess has an answer.
+        """
+        config = config or GapConfig()
+        finder = GapFinder(kb, replace(config, known=("train",), relations=None))
+        # Facts of other splits (test) are known to the run but must not be learnt from: weight 0.
+        weights = {"valid": 1.0, "known": _share_drawn_for_valid(kb)}
         answers = {split: weights.get(split, 0.0) for split in config.known if split != "train"}
-        return cls._learn(*_cases(before, langs, answers), kb.num_relations)
+        cases = [_read_cases(finder, lang, answers) for lang in langs]
+        return cls._learn(_Cases.concatenate(cases), kb.num_relations)
 
     @classmethod
-    def _learn(
-        cls,
-        concept: Array,
-        relation: Array,
-        share: Array,
-        stated: Array,
-        nothing: Array,
-        size: int,
-    ) -> "Chance":
-        """stated and nothing: (Q,) how far a question counts as one with an answer, or without."""
+    def _learn(cls, cases: _Cases, num_relations: int) -> "Answerability":
         from sklearn.linear_model import LogisticRegression
 
-        rate = _rates(relation, stated, nothing, size)
-        if not stated.any():
-            return cls(np.zeros(size), np.array([0.0, 1.0, 0.0]))
-        # A rate that counts the question itself would tell what it is: it is of the other half.
-        half = (concept * 2654435761 >> 16) % 2 == 0
-        others = np.where(
-            half,
-            _rates(relation[~half], stated[~half], nothing[~half], size)[relation],
-            _rates(relation[half], stated[half], nothing[half], size)[relation],
+        if not cases.answered.any():
+            return cls(np.zeros(num_relations), 0.0, 1.0, 0.0)
+        rate = _rates(cases, num_relations)
+        if not cases.unanswered.any():
+            return cls(rate, 0.0, 1.0, 0.0)
+        # A rate that counts the question itself would give its answer away. So concepts are cut
+        # into halves, and the rate of a question is counted in the half that it is not in.
+        is_first = hash_share(cases.concept, 2, _HALF_SHIFT)
+        first = _rates(cases.select(is_first), num_relations)
+        second = _rates(cases.select(~is_first), num_relations)
+        other_rate = np.where(is_first, second[cases.relation], first[cases.relation])
+        features = _features(cases.share, other_rate)
+        # Every case twice, as answered and as unanswered, with the weight of each.
+        fitted = LogisticRegression().fit(
+            np.concatenate([features, features]),
+            np.repeat([True, False], len(features)),
+            sample_weight=np.concatenate([cases.answered, cases.unanswered]),
         )
-        features = _features(share, others)
-        both = np.concatenate([features, features])
-        is_answered = np.arange(len(both)) < len(features)
-        weight = np.concatenate([stated, nothing])
-        if not weight[~is_answered].any():
-            return cls(rate, np.array([0.0, 1.0, 0.0]))
-        fitted = LogisticRegression().fit(both, is_answered, sample_weight=weight)
-        return cls(rate, np.append(fitted.coef_[0], fitted.intercept_))
+        share_weight, rate_weight = fitted.coef_[0].tolist()
+        return cls(rate, share_weight, rate_weight, float(fitted.intercept_[0]))
 
-    def predict(self, asked: Missing) -> Array:
-        """(Q,); what another language states has an answer."""
-        found = np.ones(len(asked.kind))
-        guessed = asked.kind == KINDS.index("usual")
-        rate = self.rate[asked.queries.relation[guessed]]
-        odds = _features(asked.expected[guessed], rate) @ self.weights[:2] + self.weights[2]
-        found[guessed] = np.where(rate > 0, 1 / (1 + np.exp(-odds)), 0.0)
-        return found
+    def predict(self, gaps: Gaps) -> Array:
+        """Return the probability that each question has an answer: (Q,).
+
+        It is 1 where another language states one, and 0 where no guess was ever answered.
+        """
+        probability = np.ones(len(gaps.kind))
+        is_guess = gaps.kind == USUAL
+        rate = self.rate[gaps.queries.relation[is_guess]]
+        weights = np.array([self.share_weight, self.rate_weight])
+        log_odds = _features(gaps.expected[is_guess], rate) @ weights + self.intercept
+        probability[is_guess] = np.where(rate > 0, 1 / (1 + np.exp(-log_odds)), 0.0)
+        return probability
 
     def save(self, path: Path) -> None:
-        values = {"rate": self.rate.tolist(), "weights": self.weights.tolist()}
-        write_atomically(path, json.dumps(values) + "\n")
+        """Write the regression as JSON."""
+        weights = [self.share_weight, self.rate_weight, self.intercept]
+        write_atomically(path, json.dumps({"rate": self.rate.tolist(), "weights": weights}) + "\n")
 
     @classmethod
-    def load(cls, path: Path) -> "Chance":
+    def load(cls, path: Path) -> "Answerability":
+        """Read what `save` wrote."""
         values = json.loads(path.read_text("utf-8"))
-        return cls(np.array(values["rate"]), np.array(values["weights"]))
+        return cls(np.array(values["rate"]), *values["weights"])
 
 
-def _drawn_as_valid(kb: KB) -> float:
-    """Of facts that were held out and are too easy to be tested, the share drawn for valid."""
+def _share_drawn_for_valid(kb: KB) -> float:
+    """Return the share of held-out facts that were drawn for valid, not for test.
+
+    A split moves held-out facts that are too easy to test, such as inverses of train facts, to
+    `known`. Each counts as an answer to this extent, as if it were still where it was drawn for.
+    """
     split = kb.manifest.split or {}
     valid, test = float(split.get("valid") or 0.0), float(split.get("test") or 0.0)
     return valid / (valid + test) if valid + test else 1.0
 
 
-def _cases(
-    before: MissingFacts, langs: Sequence[str], answers: dict[str, float]
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Guessed questions (concept, relation, share), and how far each counts as answered or not.
+def _read_cases(finder: GapFinder, lang: str, answers: dict[str, float]) -> _Cases:
+    """Return the guesses of a language and how much each counts as answered or not.
 
-    answers: the splits that answer, and how far such an answer counts. What a split answers is no
-    question without an answer, even where it does not count: it would not be asked.
+    answers: splits whose facts answer a question, and the weight of such an answer. A question that
+    a split answers never counts as unanswered, even if the weight is 0: it would not be asked.
     """
-    size = before.kb.num_relations
-    parts: list[tuple[Array, ...]] = [
-        (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
-    ]
-    for lang in langs:
-        keys = {split: _answered(before.kb, lang, split) for split in answers}
-        every = max(1, len(before.kb.entity_range(lang)) // _THINGS)
-        for part in before.questions(lang):
-            concept = before.concept[part.queries.subject]
-            kept = part.kind == KINDS.index("usual")
-            kept &= (concept * 2654435761 >> 8) % every == 0
-            subject, relation = part.queries.subject[kept], part.queries.relation[kept]
-            stated, nothing = np.zeros(len(subject)), np.ones(len(subject))
-            for split, weight in answers.items():
-                found = np.isin(subject * size + relation, keys[split])
-                stated = np.maximum(stated, weight * found)
-                nothing[found] = 0.0
-            parts.append((concept[kept], relation, part.expected[kept], stated, nothing))
-    concept, relation, share, stated, nothing = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
-    return concept, relation, share, stated, nothing
+    kb = finder.kb
+    every = max(1, len(kb.entity_range(lang)) // _MAX_ENTITIES)
+    keys = {split: _fact_pairs(kb, lang, split) for split in answers}
+    parts = []
+    for gaps in finder.find(lang):
+        concept = finder.concept[gaps.queries.subject]
+        rows = np.flatnonzero((gaps.kind == USUAL) & hash_share(concept, every, _SAMPLE_SHIFT))
+        subject, relation = gaps.queries.subject[rows], gaps.queries.relation[rows]
+        answered, unanswered = np.zeros(len(rows)), np.ones(len(rows))
+        for split, weight in answers.items():
+            is_answered = np.isin(pair_keys(subject, relation), keys[split])
+            answered = np.maximum(answered, weight * is_answered)
+            unanswered[is_answered] = 0.0
+        share = gaps.expected[rows]
+        parts.append(_Cases(concept[rows], relation, share, answered, unanswered))
+    return _Cases.concatenate(parts)
 
 
-def _answered(kb: KB, lang: str, split: str) -> Array:
-    """The subjects and relations of a split's facts, as one number each."""
+def _fact_pairs(kb: KB, lang: str, split: str) -> Array:
+    """Return packed (subject, relation) keys of the facts of a split in one language."""
     rows = kb.query(
         "SELECT DISTINCT subject, relation FROM triples WHERE lang = $lang AND split = $split",
         {"lang": lang, "split": split},
     ).to_arrow_table()
-    subject, relation = (rows[name].to_numpy().astype(np.int64) for name in rows.column_names)
-    return np.asarray(subject * kb.num_relations + relation)
+    return pair_keys(rows["subject"].to_numpy(), rows["relation"].to_numpy())
 
 
-def _rates(relation: Array, stated: Array, nothing: Array, size: int) -> Array:
-    """The share of each relation's questions that have an answer, drawn to that of all: (R,)."""
-    mean = (stated.sum() + 0.5) / ((stated + nothing).sum() + 1)
-    number = np.bincount(relation, stated + nothing, minlength=size)
-    return np.asarray(
-        (np.bincount(relation, stated, minlength=size) + _SHRINK * mean) / (number + _SHRINK)
-    )
+def _rates(cases: _Cases, num_relations: int) -> Array:
+    """Return the share of each relation's cases that are answered, shrunk to the mean: (R,)."""
+    weight = cases.answered + cases.unanswered
+    mean = (cases.answered.sum() + 0.5) / (weight.sum() + 1)
+    answered = np.bincount(cases.relation, cases.answered, minlength=num_relations)
+    total = np.bincount(cases.relation, weight, minlength=num_relations)
+    return np.asarray((answered + _PRIOR_QUESTIONS * mean) / (total + _PRIOR_QUESTIONS))
 
 
 def _features(share: Array, rate: Array) -> Array:
-    """Log-odds of both: (Q, 2)."""
+    """Return the log-odds of share and rate: (Q, 2)."""
     both = np.clip(np.stack([share, rate], axis=1), 1e-3, 1 - 1e-3)
     return np.asarray(np.log(both / (1 - both)))

@@ -1,26 +1,26 @@
-"""Proposals into the user's tools: N-Triples, N-Quads, QuickStatements, TSV, Parquet.
+"""Export proposals to other tools: N-Triples, N-Quads, QuickStatements, TSV, Parquet.
 
-    export_proposals("proposals", "facts.nt")
+    export("proposals", "facts.nt", ExportConfig(format="nt"))
 
-- `nt`: the facts, and the names of what they are about as labels, so that they can be imported;
-  names that were proposed, as labels, and links that were, as owl:sameAs.
-- `nq`: the same in a named graph for the run; what is known of a fact (confidence, origin) stands
-  beside it, as an RDF statement about it or, with `star`, about a triple term (RDF 1.2); the run
-  has its licence and tool.
-- `quickstatements`: for Wikidata. A statement there holds in all languages, so only facts that no
-  language states are new, each with a reference; and the names that a language lacks, as labels.
-- `tsv`: lang, subject, relation, object and what is known of them; `prixlm import` reads it.
+- `nt`: facts, with the names of subject, relation and object as labels, so that the file can be
+  imported again; proposed names as labels, proposed links as owl:sameAs.
+- `nq`: the same in a named graph of the run. Confidence and origin of a fact are statements about
+  it: RDF reification or, with `star`, triple terms (RDF 1.2). The graph has licence and tool.
+- `quickstatements`: for Wikidata, where a statement holds in all languages. So only facts that no
+  language states are written, each with a reference; proposed names become labels.
+- `tsv`: language, subject, relation, object, confidence and origin; `prixlm import` reads it.
 - `parquet`: the rows as they are.
 
 The confidence is the fitted one, corrected by all marks of a review. Names and keys come from a KB
 and are untrusted text: every format escapes them in its own way.
+
+A new format is one function that writes `_Selection` to a file, and a line in `_WRITERS`.
 """
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,87 +31,86 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyoxigraph as ox
 
-from prixlm.enrichment.proposals import SCHEMA, read_manifest
+from prixlm.enrichment.proposals import FACT_SCHEMA, read_manifest
 from prixlm.enrichment.review import corrected_confidence, read_marks
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, replacing, write_atomically, write_rows
+from prixlm.files import check_new_file, disk_errors, replacing, write_atomically, write_rows
 
-FORMATS = {
-    "nt": ".nt",
-    "nq": ".nq",
-    "quickstatements": ".qs",
-    "tsv": ".tsv",
-    "parquet": ".parquet",
-}
 VOCABULARY = "urn:prixlm:ns:"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
-_LABEL = ox.NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
 _XSD = "http://www.w3.org/2001/XMLSchema#"
+_LABEL = ox.NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
+_SAME_AS = ox.NamedNode("http://www.w3.org/2002/07/owl#sameAs")
+# Wikidata's ids, such as Q33 and P36.
 _ITEM, _PROPERTY = (re.compile(rf"{letter}[1-9][0-9]*").fullmatch for letter in "QP")
+# A URL (S854) or the item of a source, such as S248:Q5.
 _REFERENCE = re.compile(r"(S854):(https?://[^\s\"|]+)|(S[1-9][0-9]*):(Q[1-9][0-9]*)").fullmatch
+# Keys that are IRIs already: others, such as `en:Foo`, only look like one.
 _IRI = re.compile(r"(https?://|urn:)\S", re.IGNORECASE).match
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
+# Characters that no IRI may have.
 _UNSAFE = re.compile(r'[\x00-\x20<>"{}|^`\\]')
-_ROWS = 1 << 14
-_WIKIDATA = {"no": "nb", "egl": "eml"}
-"""Languages that Wikidata's labels call otherwise."""
+_BATCH_ROWS = 1 << 14
+_WIKIDATA_CODES = {"no": "nb", "egl": "eml"}
+"""Languages whose labels have another code in Wikidata."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """Which proposals, and how."""
+    """Which proposals are written, and how.
 
-    format: str
-    min_confidence: float = 0.0
-    accepted: bool = False  # only what a reviewer accepted
-    star: bool = False  # N-Quads with triple terms instead of statements about statements
-    base: str = "urn:prixlm:"  # of what has no IRI of its own
+    Example:
+        >>> config = prixlm.ExportConfig(format="nq", min_confidence=0.8)
+    """
+
+    format: str  # nt, nq, quickstatements, tsv or parquet
+    min_confidence: float = 0.0  # leave out proposals below it
+    accepted: bool = False  # only proposals that a reviewer accepted
+    star: bool = False  # N-Quads with triple terms instead of reification
+    base: str = "urn:prixlm:"  # start of the IRI of a key that is not an IRI
     reference: str | None = None  # of QuickStatements: S854:URL or S248:Q1
-    lang: str | None = None  # of one language only
+    lang: str | None = None  # only this language
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise PrixError(f"--format {self.format}: expected {', '.join(FORMATS)}.")
+        if self.format not in _WRITERS:
+            raise PrixError(f"--format {self.format}: expected {', '.join(_WRITERS)}.")
         if not 0 <= self.min_confidence <= 1:
             raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
         if self.star and self.format != "nq":
-            raise PrixError("--star goes with --format nq.")
+            raise PrixError("--star requires --format nq.")
         if self.format == "quickstatements" and not _REFERENCE(self.reference or ""):
             raise PrixError(
-                "Wikidata wants to know where a statement is from: pass --reference S854:URL (a "
-                "page that describes your run) or --reference S248:Q1 (an item that it is in)."
+                "Wikidata requires a reference for each statement: pass --reference S854:URL (a "
+                "page that describes your run) or --reference S248:Q1 (the item of a source)."
             )
         if not _SCHEME(self.base) or _UNSAFE.search(self.base):
             raise PrixError(f"--base {self.base}: expected the beginning of an IRI.")
 
 
-def export_proposals(folder: Path | str, out: Path | str, config: ExportConfig) -> dict[str, int]:
-    """Write proposals that are not rejected; how many were written, and how many were not."""
-    folder, out = Path(folder), Path(out)
+def export(folder: Path | str, to: Path | str, config: ExportConfig) -> dict[str, int]:
+    """Write the proposals of a folder to a file; return how many were written, and left out.
+
+    Rejected proposals are left out. A file `TO.licence.txt` is written beside it.
+
+    Example:
+        >>> counts = prixlm.export("proposals", "facts.nq", prixlm.ExportConfig(format="nq"))
+        >>> counts["written"] > 0
+        True
+    """
+    folder, to = Path(folder), Path(to)
     manifest = read_manifest(folder)
-    if out.exists():
-        raise PrixError(f"{out} is already there: move it, or name another file.")
+    check_new_file(to)
     into = manifest["config"]["into"]
     if config.lang is not None and config.lang not in into:
         raise PrixError(f"--lang {config.lang}: {folder} has proposals in {', '.join(into)}.")
-    counts = {"written": 0, "below the confidence": 0, "not accepted": 0}
-    tables = _chosen(folder, "proposals", config, counts)
-    with disk_errors(out):
-        if config.format in ("tsv", "parquet"):
-            _write_tables(tables, out, config)
-            for name in ("labels", "links"):
-                counts[f"{name} (not in this format)"] = sum(
-                    1 for _ in _further(folder, name, config)
-                )
-        elif config.format == "quickstatements":
-            counts |= _write_statements(tables, folder, out, config)
-        else:
-            counts |= _write_rdf(tables, folder, out, manifest, config)
-        write_atomically(out.with_name(out.name + ".licence.txt"), _licence(manifest))
-    return counts
+    selection = _Selection(folder, manifest, config)
+    with disk_errors(to):
+        counts = _WRITERS[config.format](selection, to)
+        write_atomically(to.with_name(to.name + ".licence.txt"), _licence_text(manifest))
+    return selection.counts | counts
 
 
-def _licence(manifest: dict[str, Any]) -> str:
+def _licence_text(manifest: dict[str, Any]) -> str:
     sources = ", ".join(manifest["sources"]) or "not stated"
     return (
         f"Proposals made by {manifest['tool']} from a knowledge base.\n"
@@ -120,162 +119,185 @@ def _licence(manifest: dict[str, Any]) -> str:
     )
 
 
-def _chosen(
-    folder: Path, name: str, config: ExportConfig, counts: dict[str, int]
-) -> Iterator[pa.Table]:
-    """The rows of a table that are wanted, some at a time."""
-    marks = read_marks(folder, name)
-    corrected = corrected_confidence(folder, name)
-    accepted, rejected = np.zeros(len(corrected), bool), np.zeros(len(corrected), bool)
-    for place, mark in marks.items():
-        (accepted if mark else rejected)[place] = True
-    start = 0
-    with pq.ParquetFile(folder / f"{name}.parquet") as file:
-        for batch in file.iter_batches(_ROWS):
-            rows = slice(start, start + batch.num_rows)
-            start = rows.stop
-            table = pa.Table.from_batches([batch])
-            column = table.schema.get_field_index("confidence")
-            sure = pa.array(corrected[rows], pa.float64())
-            table = table.set_column(column, table.schema.field(column), sure)
-            asked = np.ones(len(sure), bool)
-            if config.lang is not None:
-                asked = pc.equal(table["lang"], config.lang).to_numpy()
-            # What a reviewer accepted is not too unsure.
-            enough = (corrected[rows] >= config.min_confidence) | accepted[rows]
-            wanted = accepted[rows] if config.accepted else ~rejected[rows]
-            counts["below the confidence"] += int((asked & wanted & ~enough).sum())
-            counts["not accepted"] += int((asked & ~wanted).sum())
-            table = table.filter(pa.array(asked & enough & wanted))
-            counts["written"] += table.num_rows
+@dataclass(frozen=True)
+class _Selection:
+    """The proposals that are wanted, and counts of the facts among them."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    config: ExportConfig
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"written": 0, "below the confidence": 0, "not accepted": 0}
+    )
+
+    def facts(self) -> Iterator[pa.Table]:
+        """Yield the wanted facts in batches, and count all facts."""
+        for table, counts in self._batches("proposals"):
+            for reason, number in counts.items():
+                self.counts[reason] += number
             yield table
 
+    def rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yield the wanted rows of the labels or links, if the folder has any."""
+        if (self.folder / f"{name}.parquet").is_file():
+            for table, _ in self._batches(name):
+                yield from table.to_pylist()
 
-_TSV = ["lang", "subject_name", "relation_name", "object_name", "confidence", "why", "origin"]
+    def _batches(self, name: str) -> Iterator[tuple[pa.Table, dict[str, int]]]:
+        """Yield the wanted rows of a table, with the corrected confidence, and counts of all."""
+        config = self.config
+        confidence = corrected_confidence(self.folder, name)
+        # (N,) bool over the rows of the whole table.
+        accepted, rejected = (np.zeros(len(confidence), bool) for _ in range(2))
+        for row, mark in read_marks(self.folder, name).items():
+            (accepted if mark else rejected)[row] = True
+        wanted = accepted if config.accepted else ~rejected
+        # An accepted proposal is written whatever its confidence.
+        confident = (confidence >= config.min_confidence) | accepted
+        start = 0
+        with pq.ParquetFile(self.folder / f"{name}.parquet") as file:
+            for batch in file.iter_batches(_BATCH_ROWS):
+                # Where this batch is in the arrays of the whole table.
+                rows = slice(start, start + batch.num_rows)
+                start = rows.stop
+                table = pa.Table.from_batches([batch])
+                asked = np.ones(batch.num_rows, bool)
+                if config.lang is not None:
+                    asked = pc.equal(table["lang"], config.lang).to_numpy()
+                column = table.schema.get_field_index("confidence")
+                values = pa.array(confidence[rows], pa.float64())
+                table = table.set_column(column, table.schema.field(column), values)
+                table = table.filter(pa.array(asked & wanted[rows] & confident[rows]))
+                yield (
+                    table,
+                    {
+                        "written": table.num_rows,
+                        "below the confidence": int(
+                            (asked & wanted[rows] & ~confident[rows]).sum()
+                        ),
+                        "not accepted": int((asked & ~wanted[rows]).sum()),
+                    },
+                )
 
 
-def _write_tables(tables: Iterator[pa.Table], out: Path, config: ExportConfig) -> None:
-    if config.format == "parquet":
-        with (
-            replacing(out) as temporary,
-            pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer,
-        ):
-            for table in tables:
-                writer.write_table(table)
-        return
-    names = [name.removesuffix("_name") for name in _TSV]
+def _count_left_out(selection: _Selection) -> dict[str, int]:
+    """Count the labels and links, for a format that holds facts only."""
+    return {
+        f"{name} (not in this format)": sum(1 for _ in selection.rows(name))
+        for name in ("labels", "links")
+    }
+
+
+def _write_parquet(selection: _Selection, to: Path) -> dict[str, int]:
+    with (
+        replacing(to) as temporary,
+        pq.ParquetWriter(temporary, FACT_SCHEMA, compression="zstd") as writer,
+    ):
+        for table in selection.facts():
+            writer.write_table(table)
+    return _count_left_out(selection)
+
+
+def _write_tsv(selection: _Selection, to: Path) -> dict[str, int]:
+    columns = ["lang", "subject_name", "relation_name", "object_name", "confidence", "why"]
+    names = [*(column.removesuffix("_name") for column in columns), "origin"]
     schema = pa.schema([(name, pa.string()) for name in names])
 
-    def rows() -> Iterator[pa.Table]:
-        for table in tables:
-            origin = pa.array([" ".join(part) for part in table["origin"].to_pylist()], pa.string())
-            columns = [table[name].cast(pa.string()) for name in _TSV[:-1]]
-            yield pa.Table.from_arrays([*columns, pa.chunked_array([origin])], schema=schema)
+    def tables() -> Iterator[pa.Table]:
+        for table in selection.facts():
+            arrays = [table[column].cast(pa.string()) for column in columns]
+            origin = [" ".join(langs) for langs in table["origin"].to_pylist()]
+            arrays.append(pa.chunked_array([pa.array(origin, pa.string())]))
+            yield pa.Table.from_arrays(arrays, schema=schema)
 
-    write_rows(rows(), schema, out, ".tsv")
+    write_rows(tables(), schema, to, ".tsv")
+    return _count_left_out(selection)
 
 
 def to_iri(key: str, base: str, kind: str = "entity") -> ox.NamedNode:
-    """A key as an IRI: its own, Wikidata's, or one below `base`."""
+    """Return the IRI of a key: the key itself, Wikidata's, or one that starts with `base`."""
     if _ITEM(key):
         return ox.NamedNode(f"http://www.wikidata.org/entity/{key}")
     if _PROPERTY(key):
         return ox.NamedNode(f"http://www.wikidata.org/prop/direct/{key}")
     if _IRI(key):
         try:
-            return ox.NamedNode(_UNSAFE.sub(lambda found: quote(found[0]), key))
-        except ValueError:  # something else is wrong with it
+            return ox.NamedNode(_UNSAFE.sub(lambda match: quote(match[0]), key))
+        except ValueError:  # not an IRI even when escaped
             pass
     return ox.NamedNode(f"{base}{kind}:{quote(key, safe='/')}")
 
 
-def _further(folder: Path, name: str, config: ExportConfig) -> Iterator[dict[str, Any]]:
-    """The labels or links that are wanted."""
-    if (folder / f"{name}.parquet").is_file():
-        for table in _chosen(folder, name, config, Counter()):
-            yield from table.to_pylist()
+def _write_ntriples(selection: _Selection, to: Path) -> dict[str, int]:
+    return _write_rdf(selection, to, ox.RdfFormat.N_TRIPLES)
 
 
-def _write_rdf(
-    tables: Iterator[pa.Table],
-    folder: Path,
-    out: Path,
-    manifest: dict[str, Any],
-    config: ExportConfig,
-) -> dict[str, int]:
-    """Quad by quad through pyoxigraph, which knows how to escape."""
-    is_quads = config.format == "nq"
-    digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+def _write_nquads(selection: _Selection, to: Path) -> dict[str, int]:
+    return _write_rdf(selection, to, ox.RdfFormat.N_QUADS)
+
+
+def _write_rdf(selection: _Selection, to: Path, rdf_format: ox.RdfFormat) -> dict[str, int]:
+    """Write row by row through pyoxigraph, which escapes all names."""
+    config, base = selection.config, selection.config.base
+    is_quads = rdf_format == ox.RdfFormat.N_QUADS
+    # The same proposals give the same IRI, so two exports of one run are one graph.
+    digest = hashlib.sha256((selection.folder / "manifest.json").read_bytes()).hexdigest()
     run = ox.NamedNode(f"urn:prixlm:run:{digest[:16]}")
-    kind = ox.RdfFormat.N_QUADS if is_quads else ox.RdfFormat.N_TRIPLES
-    with replacing(out) as temporary, temporary.open("wb") as file:
+    graph = run if is_quads else ox.DefaultGraph()
+    counts = {"labels": 0, "links": 0}
+    with replacing(to) as temporary, temporary.open("wb") as file:
+
+        def write(triples: list[ox.Triple], about: str, row: dict[str, Any]) -> None:
+            """Write triples and, in N-Quads, what is known of the first one."""
+            quads = [ox.Quad(t.subject, t.predicate, t.object, graph) for t in triples]
+            if is_quads:
+                quads += _statement_quads(ox.BlankNode(about), triples[0], row, run, config)
+            ox.serialize(quads, file, format=rdf_format)
+
         if is_quads:
-            ox.serialize(_about_run(run, manifest), file, format=kind)
-        for table in tables:
+            ox.serialize(_run_quads(run, selection.manifest), file, format=rdf_format)
+        for table in selection.facts():
             for row in table.to_pylist():
-                if is_quads:
-                    ox.serialize(_facts(row, run, config), file, format=kind)
-                else:
-                    ox.serialize(_triples(row, config), file, format=kind)
-        counts = {"labels": 0, "links": 0}
-        graph = run if is_quads else ox.DefaultGraph()
-        for name in counts:
-            for row in _further(folder, name, config):
-                triple = _label(row, config) if name == "labels" else _link(row, config)
-                quads = [ox.Quad(triple.subject, triple.predicate, triple.object, graph)]
-                if is_quads:
-                    about = ox.BlankNode(f"{name}{counts[name]}")
-                    quads += _about(about, triple, row, run, config)
-                ox.serialize(quads, file, format=kind)
+                write(_fact_triples(row, base), f"p{row['id']}", row)
+        for name, to_triple in (("labels", _label_triple), ("links", _link_triple)):
+            for row in selection.rows(name):
+                write([to_triple(row, base)], f"{name}{counts[name]}", row)
                 counts[name] += 1
     return counts
 
 
-def _label(row: dict[str, Any], config: ExportConfig) -> ox.Triple:
+def _fact_triples(row: dict[str, Any], base: str) -> list[ox.Triple]:
+    """Return the fact, then the names of its subject, relation and object as labels."""
+    nodes = {
+        "subject": to_iri(row["subject_key"], base),
+        "relation": to_iri(row["relation_key"], base, "relation"),
+        "object": to_iri(row["object_key"], base),
+    }
+    triples = [ox.Triple(*nodes.values())]
+    for part, node in nodes.items():
+        if part != "relation" or row["relation_is_named"]:  # else the name is of another language
+            name = ox.Literal(row[f"{part}_name"], language=row["lang"])
+            triples.append(ox.Triple(node, _LABEL, name))
+    return triples
+
+
+def _label_triple(row: dict[str, Any], base: str) -> ox.Triple:
     name = ox.Literal(row["name"], language=row["lang"])
-    return ox.Triple(to_iri(row["key"], config.base), _LABEL, name)
+    return ox.Triple(to_iri(row["key"], base), _LABEL, name)
 
 
-def _link(row: dict[str, Any], config: ExportConfig) -> ox.Triple:
-    same = ox.NamedNode("http://www.w3.org/2002/07/owl#sameAs")
-    return ox.Triple(to_iri(row["key"], config.base), same, to_iri(row["other_key"], config.base))
+def _link_triple(row: dict[str, Any], base: str) -> ox.Triple:
+    return ox.Triple(to_iri(row["key"], base), _SAME_AS, to_iri(row["other_key"], base))
 
 
-def _triples(row: dict[str, Any], config: ExportConfig) -> Iterator[ox.Triple]:
-    """The fact, and the names of its parts."""
-    subject, relation, object_ = _parts(row, config)
-    yield ox.Triple(subject, relation, object_)
-    for node, name in ((subject, "subject"), (relation, "relation"), (object_, "object")):
-        if name != "relation" or row["relation_is_named"]:  # else it is no name of this language
-            yield ox.Triple(node, _LABEL, ox.Literal(row[f"{name}_name"], language=row["lang"]))
-
-
-def _parts(
-    row: dict[str, Any], config: ExportConfig
-) -> tuple[ox.NamedNode, ox.NamedNode, ox.NamedNode]:
-    return (
-        to_iri(row["subject_key"], config.base),
-        to_iri(row["relation_key"], config.base, "relation"),
-        to_iri(row["object_key"], config.base),
-    )
-
-
-def _facts(row: dict[str, Any], run: ox.NamedNode, config: ExportConfig) -> Iterator[ox.Quad]:
-    """A fact in the graph of its run, and what is known of it."""
-    for triple in _triples(row, config):
-        yield ox.Quad(triple.subject, triple.predicate, triple.object, run)
-    fact = ox.Triple(*_parts(row, config))
-    yield from _about(ox.BlankNode(f"p{row['id']}"), fact, row, run, config)
-
-
-def _about(
+def _statement_quads(
     about: ox.BlankNode,
     fact: ox.Triple,
     row: dict[str, Any],
     run: ox.NamedNode,
     config: ExportConfig,
 ) -> Iterator[ox.Quad]:
-    """A statement about a statement: confidence, language, origin, and what the model says."""
+    """Yield what is known of a fact: confidence, language, origin, model score, runner-up."""
     if config.star:
         yield ox.Quad(about, ox.NamedNode(_RDF + "reifies"), fact, run)
     else:
@@ -284,70 +306,76 @@ def _about(
         for name, node in parts.items():
             yield ox.Quad(about, ox.NamedNode(_RDF + name), node, run)
     decimal = ox.NamedNode(_XSD + "decimal")
-    known = [
+    values = [
         ("confidence", ox.Literal(f"{row['confidence']:.6f}", datatype=decimal)),
         ("language", ox.Literal(row["lang"])),
         *(("statedIn", ox.Literal(lang)) for lang in row.get("origin", ())),
     ]
     if row.get("model_score") is not None:
-        known.append(("modelScore", ox.Literal(f"{row['model_score']:.4f}", datatype=decimal)))
+        values.append(("modelScore", ox.Literal(f"{row['model_score']:.4f}", datatype=decimal)))
     if row.get("runner_up"):
-        known.append(("runnerUp", ox.Literal(row["runner_up"], language=row["lang"])))
-    for name, value in known:
+        values.append(("runnerUp", ox.Literal(row["runner_up"], language=row["lang"])))
+    for name, value in values:
         yield ox.Quad(about, ox.NamedNode(VOCABULARY + name), value, run)
 
 
-def _about_run(run: ox.NamedNode, manifest: dict[str, Any]) -> list[ox.Quad]:
+def _run_quads(run: ox.NamedNode, manifest: dict[str, Any]) -> list[ox.Quad]:
+    """Return licence, tool and sources of the run, as statements about its graph."""
+    about = [("license", manifest["licence"]), ("creator", manifest["tool"])]
+    about += [("source", source) for source in manifest["sources"]]
     terms = "http://purl.org/dc/terms/"
-    texts = {
-        terms + "license": manifest["licence"],
-        terms + "creator": manifest["tool"],
-    }
-    about = [(predicate, str(text)) for predicate, text in texts.items()]
-    about += [(terms + "source", str(source)) for source in manifest["sources"]]
-    return [ox.Quad(run, ox.NamedNode(p), ox.Literal(text)) for p, text in about]
+    return [ox.Quad(run, ox.NamedNode(terms + name), ox.Literal(str(x))) for name, x in about]
 
 
-def _source(config: ExportConfig) -> str:
-    """The reference of a statement, as QuickStatements writes it."""
-    found = _REFERENCE(config.reference or "")
-    assert found is not None
-    url, address, item, value = found.groups()
-    return f'{url}\t"{address}"' if url else f"{item}\t{value}"
-
-
-def _write_statements(
-    tables: Iterator[pa.Table], folder: Path, out: Path, config: ExportConfig
-) -> dict[str, int]:
-    """QuickStatements, version 1: item, property, value and a reference; item, Lxx, name."""
+def _write_quickstatements(selection: _Selection, to: Path) -> dict[str, int]:
+    """Write QuickStatements, version 1: item, property, value, reference; or item, Lxx, name."""
     counts = {"written": 0, "stated already": 0, "labels": 0, "names with quotation marks": 0}
-    source = _source(config)
-    seen: set[tuple[str, str, str]] = set()
-    with replacing(out) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for table in tables:
+    reference = _reference_cells(selection.config)
+    written: set[tuple[str, str, str]] = set()
+    with replacing(to) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for table in selection.facts():
             for row in table.to_pylist():
                 keys = (row["subject_key"], row["relation_key"], row["object_key"])
-                _check_ids(_ITEM(keys[0]) and _PROPERTY(keys[1]) and _ITEM(keys[2]), keys[0])
-                if row["origin"] or keys in seen:  # a statement holds in every language
+                _check_id(keys[0], _ITEM(keys[0]) and _PROPERTY(keys[1]) and _ITEM(keys[2]))
+                # A statement holds in all languages: Wikidata has it if one language states it.
+                if row["origin"] or keys in written:
                     counts["stated already"] += 1
                     continue
-                seen.add(keys)
-                file.write("\t".join([*keys, source]) + "\n")
+                written.add(keys)
+                file.write("\t".join([*keys, reference]) + "\n")
                 counts["written"] += 1
-        for row in _further(folder, "labels", config):
-            _check_ids(_ITEM(row["key"]), row["key"])
-            if '"' in row["name"]:  # which QuickStatements cannot write
+        for row in selection.rows("labels"):
+            _check_id(row["key"], _ITEM(row["key"]))
+            if '"' in row["name"]:  # QuickStatements has no escape for it
                 counts["names with quotation marks"] += 1
                 continue
-            name, lang = " ".join(row["name"].split()), _WIKIDATA.get(row["lang"], row["lang"])
-            file.write(f'{row["key"]}\tL{lang}\t"{name}"\n')
+            lang, name = _WIKIDATA_CODES.get(row["lang"], row["lang"]), row["name"].split()
+            file.write(f'{row["key"]}\tL{lang}\t"{" ".join(name)}"\n')
             counts["labels"] += 1
     return counts
 
 
-def _check_ids(is_right: object, key: str) -> None:
+def _reference_cells(config: ExportConfig) -> str:
+    """Return the reference of a statement as QuickStatements writes it."""
+    match = _REFERENCE(config.reference or "")
+    assert match is not None
+    url_property, url, item_property, item = match.groups()
+    return f'{url_property}\t"{url}"' if url_property else f"{item_property}\t{item}"
+
+
+def _check_id(key: str, is_right: object) -> None:
     if not is_right:
         raise PrixError(
-            f"QuickStatements needs Wikidata's ids, and this KB has {key!r}: import Wikidata's "
-            "dump, or export another format."
+            f"QuickStatements needs Wikidata ids, but this KB has {key!r}: import a Wikidata dump, "
+            "or export another format."
         )
+
+
+_WRITERS: dict[str, Callable[[_Selection, Path], dict[str, int]]] = {
+    "nt": _write_ntriples,
+    "nq": _write_nquads,
+    "quickstatements": _write_quickstatements,
+    "tsv": _write_tsv,
+    "parquet": _write_parquet,
+}
+"""The export formats. Each writer returns counts to add to those of the facts."""

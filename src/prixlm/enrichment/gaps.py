@@ -1,21 +1,22 @@
-"""What a KB lacks in a language: questions that are worth asking.
+"""Gaps: facts that a KB may lack in a language, as questions worth asking.
 
-    for part in MissingFacts(kb).questions("et"):
-        ranker.best(part.queries, 5)
+    for gaps in GapFinder(kb).find("et"):
+        ranker.best(gaps.queries, 5)
 
-A question is a subject and a relation. Two kinds are worth it:
+A question is a subject and a relation. There are two kinds:
 
-- `elsewhere`: another language states an object of the relation for the same thing, and the
-  language has a name for that object, but does not state the fact;
-- `usual`: things like the subject have the relation: of things with one of its relations, or to
-  which one of its relations points, a large share has this one too, in all languages together.
+- `elsewhere`: another language states an object of the relation for the same concept. The language
+  has a name for that object, but does not state the fact.
+- `usual`: similar entities have the relation. Entities are similar if they share a relation, as its
+  subject or as its object. The share is counted over all languages together.
 
-A relation that nearly always has one object (learnt from the train triples) is never asked for a
-second. What is known is evidence for the other languages, and no answer in its own; what the
-language knows of a thing under one name it knows under the others.
+A relation that nearly always has one object (counted in the train facts) is never asked for a
+second one. Known facts are evidence for other languages and are filtered from the answers in their
+own language. If a concept has several names in a language, facts known under one name are known
+under all of them.
 
-Dimension letters: S subjects, R relations, C concepts, Q questions. Relation R + r is r turned
-around: what has it is an object of r.
+Dimension letters: E entities of a KB, C concepts, R relations, S subjects of a block, N facts,
+Q questions. Relation R + r is the inverse of relation r: the objects of r have it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array
 
-from prixlm.arrays import group_starts, ragged_ranges
+from prixlm.arrays import group_starts, pair_keys, ragged_offsets, ragged_ranges, split_keys
 from prixlm.errors import PrixError
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB, SPLITS
@@ -33,243 +34,331 @@ from prixlm.rankers.base import Queries
 from prixlm.types import Array
 
 KINDS = ("elsewhere", "usual")
-_PAIRS = 1 << 14
-"""Pairs of a subject and one of its relations whose neighbours are looked at together,"""
-_SUBJECTS = 1 << 12
-"""and subjects."""
+ELSEWHERE, USUAL = range(len(KINDS))
+
+_BLOCK_ROWS = 1 << 14
+"""Facts and relations of the subjects of one block, at most: bounds the memory."""
+_BLOCK_SUBJECTS = 1 << 12
+"""Subjects of one block, at most."""
+
+# A subject counts once, with the largest number of objects that a single language gives it.
+_OBJECT_COUNTS = """
+    WITH by_language AS (
+        SELECT t.relation, s.concept, t.lang, count(DISTINCT o.concept) AS objects
+        FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
+        WHERE t.split = 'train' GROUP BY ALL
+    ), by_subject AS (
+        SELECT relation, concept, max(objects) AS objects FROM by_language GROUP BY ALL
+    )
+    SELECT relation, count(*), count(*) FILTER (objects = 1) FROM by_subject GROUP BY relation
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MissingConfig:
+class GapConfig:
     """Which questions are asked."""
 
-    usual: float = 0.5  # least share of things like the subject that have the relation
-    shrink: float = 5.0  # things without it that every share is drawn towards nothing with
-    one_object: float = 0.95  # share of subjects with one object, in a relation of one object
-    relations: tuple[int, ...] | None = None  # only these
+    usual: float = 0.5  # ask for relations held by at least this share of similar entities
+    shrink: float = 5.0  # pseudo-count that shrinks small shares towards 0
+    one_object: float = 0.95  # share of subjects with one object from which a relation has one
+    relations: tuple[int, ...] | None = None  # ids of the only relations asked for; None: all
     known: tuple[str, ...] = SPLITS  # splits whose facts are known
 
     def __post_init__(self) -> None:
         if not 0 < self.usual <= 1 or not 0 < self.one_object <= 1 or self.shrink < 0:
-            raise PrixError("usual and one_object are shares above 0, and shrink is 0 or more.")
+            raise PrixError(
+                f"usual {self.usual}, one_object {self.one_object}, shrink {self.shrink}: expected "
+                "shares above 0 and up to 1, and a shrink of 0 or more."
+            )
 
 
 @dataclass(frozen=True)
-class Missing:
-    """Some questions of one language, in the order of subject and relation."""
+class Gaps:
+    """Questions of one language, sorted by subject and relation."""
 
-    queries: Queries  # with what is known as hidden
-    expected: Array  # (Q,) the share of things like it that have one; 1 where another states one
-    kind: Array  # (Q,) its place in KINDS
+    queries: Queries  # the known objects are filtered
+    expected: Array  # (Q,) share of similar entities with the relation; 1 if stated elsewhere
+    kind: Array  # (Q,) index into KINDS
+
+    def select(self, rows: Array) -> "Gaps":
+        """Return the questions at some positions."""
+        return Gaps(self.queries.select(rows), self.expected[rows], self.kind[rows])
 
 
 def relations_of_one_object(kb: KB, share: float = 0.95) -> Array:
-    """Which relations have one object: (R,).
+    """Return which relations have one object: (R,) bool.
 
-    Nearly all of the things that have it have one, in each single language; of few things, all.
+    These are relations with one object for at least `share` of their subjects, counted per language
+    in the train facts, so that a name variant in another language does not count as a second one.
     """
-    rows = kb.query(
-        "SELECT relation, count(*), count(*) FILTER (objects = 1) FROM "
-        "(SELECT relation, concept, max(objects) AS objects FROM "
-        "(SELECT t.relation, s.concept, t.lang, count(DISTINCT o.concept) AS objects "
-        "FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object "
-        "WHERE t.split = 'train' GROUP BY ALL) GROUP BY ALL) GROUP BY relation"
-    ).fetchall()
-    found = np.zeros(kb.num_relations, bool)
-    for relation, things, single in rows:
-        found[relation] = single >= share * things
-    return found
+    has_one = np.zeros(kb.num_relations, bool)
+    for relation, num_subjects, num_single in kb.query(_OBJECT_COUNTS).fetchall():
+        has_one[relation] = num_single >= share * num_subjects
+    return has_one
 
 
-class MissingFacts:
-    """The questions of a KB; what they need to know of it is read once."""
+class GapFinder:
+    """Finds the questions of any language of a KB; the counts are read once."""
 
-    def __init__(self, kb: KB, config: MissingConfig | None = None) -> None:
-        self.kb, self.config = kb, config or MissingConfig()
-        self.concept = kb.concepts().astype(np.int64)
-        merged = read_merged(kb, self.config.known)
-        rows = np.flatnonzero(merged.relation < kb.num_relations)
-        self.merged, self.rows = merged, rows  # forward facts, in the order of their sources
-        num_concepts = int(self.concept.max(initial=-1)) + 1
-        self.starts = np.searchsorted(merged.source[rows], np.arange(num_concepts + 1))
-        self.single = relations_of_one_object(kb, self.config.one_object)
-        self.stated = _stated(kb, self.config.known)
-        self.has = self._relations(num_concepts)
-        self.share = self._shares()
-        self._pairs: dict[str, Array] = {}
-        self.wanted = np.ones(kb.num_relations, bool)
+    def __init__(self, kb: KB, config: GapConfig | None = None) -> None:
+        self.kb, self.config = kb, config or GapConfig()
+        self.concept = kb.concepts().astype(np.int64)  # (E,)
+        self.has_one_object = relations_of_one_object(kb, self.config.one_object)
+        self._num_concepts = int(self.concept.max(initial=-1)) + 1
+        self._merged = read_merged(kb, self.config.known)
+        # Rows of the merged graph that are not inverses, sorted by source: those of concept c are
+        # forward[starts[c]:starts[c + 1]].
+        self._forward = np.flatnonzero(self._merged.relation < kb.num_relations)
+        sources = self._merged.source[self._forward]
+        self._starts = np.searchsorted(sources, np.arange(self._num_concepts + 1))
+        self._stated = _stated_pairs(kb, self.config.known)
+        self._held = self._count_held()
+        self._share = self._count_shares()
+        self._is_wanted = np.ones(kb.num_relations, bool)
         if self.config.relations is not None:
-            self.wanted[:] = False
-            self.wanted[list(self.config.relations)] = True
+            self._is_wanted[:] = False
+            self._is_wanted[list(self.config.relations)] = True
+        self._twins: dict[str, tuple[Array, Array]] = {}  # by language
 
-    def _relations(self, num_concepts: int) -> csr_array:
-        """Which things have a relation, or are its object: (C, 2R), sparse."""
-        size = 2 * self.kb.num_relations
-        pairs = np.unique(self.merged.source.astype(np.int64) * size + self.merged.relation)
-        ones = np.ones(len(pairs), np.int64)
-        return csr_array((ones, np.divmod(pairs, size)), shape=(num_concepts, size))
+    def _count_held(self) -> csr_array:
+        """Return which relations, and inverses, each concept has: (C, 2R) sparse, ones."""
+        pairs = np.unique(pair_keys(self._merged.source, self._merged.relation))
+        shape = (self._num_concepts, 2 * self.kb.num_relations)
+        return csr_array((np.ones(len(pairs), np.int64), split_keys(pairs)), shape=shape)
 
-    def _shares(self) -> csr_array:
-        """Of things that have relation q, the share that has r: (2R, R), sparse.
+    def _count_shares(self) -> csr_array:
+        """Return the share of concepts with relation q that have relation r too: (2R, R) sparse.
 
-        Only other relations, and shares that are large enough to ask.
+        Without shares below `usual`, and without r itself.
         """
-        size = self.kb.num_relations
-        together = (self.has.T @ self.has[:, :size]).tocoo()
-        number = np.bincount(self.has.indices, minlength=2 * size) + self.config.shrink
-        share = together.data / number[together.row]
-        kept = (share >= self.config.usual) & (together.row != together.col)
-        places = (together.row[kept], together.col[kept])
-        return csr_array((share[kept], places), shape=(2 * size, size))
+        num_relations = self.kb.num_relations
+        both = (self._held.T @ self._held[:, :num_relations]).tocoo()
+        num_holders = np.bincount(self._held.indices, minlength=2 * num_relations)
+        share = both.data / (num_holders + self.config.shrink)[both.row]
+        kept = (share >= self.config.usual) & (both.row != both.col)
+        row_column = (both.row[kept], both.col[kept])
+        return csr_array((share[kept], row_column), shape=(2 * num_relations, num_relations))
 
-    def questions(self, lang: str) -> Iterator[Missing]:
-        """All questions of a language, some subjects at a time."""
-        own = self.kb.entity_range(lang)
-        place = self.kb.languages.index(lang)
-        named = np.zeros(len(self.starts) - 1, bool)
-        named[self.concept[own.start : own.stop]] = True
-        count = np.diff(self.starts) + np.diff(self.has.indptr)
-        ends = np.cumsum(count[self.concept[own.start : own.stop]])
-        start = 0
-        while start < len(own):
-            before = ends[start - 1] if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + _PAIRS, side="right")))
-            stop = min(stop, start + _SUBJECTS)
-            subject = np.arange(own.start + start, own.start + stop)
-            found = self._some(lang, place, subject, named)
-            if len(found.queries):
-                yield found
-            start = stop
+    def find(self, lang: str) -> Iterator[Gaps]:
+        """Yield all questions of a language, block by block of subjects."""
+        entities = self.kb.entity_range(lang)
+        concepts = self.concept[entities.start : entities.stop]
+        is_named = np.zeros(self._num_concepts, bool)
+        is_named[concepts] = True
+        num_rows = (np.diff(self._starts) + np.diff(self._held.indptr))[concepts]
+        for start, stop in _blocks(num_rows):
+            subjects = np.arange(entities.start + start, entities.start + stop)
+            gaps = self._find_block(lang, subjects, is_named)
+            if len(gaps.queries):
+                yield gaps
 
-    def _some(self, lang: str, place: int, subject: Array, named: Array) -> Missing:
-        size = self.kb.num_relations
-        known = self._known(lang, subject)
-        stated, owner = ragged_ranges(
-            self.starts[self.concept[subject]], self.starts[self.concept[subject] + 1]
+    def _find_block(self, lang: str, subjects: Array, is_named: Array) -> Gaps:
+        """Return the questions of some subjects, a range of ids: (S,).
+
+        is_named: (C,) whether the language has a name for a concept.
+        """
+        known = self._known_facts(lang, subjects)
+        # Questions as sorted packed (subject, relation) keys; a question that another language
+        # answers is not asked as a guess too.
+        elsewhere = self._stated_elsewhere(lang, subjects, known, is_named)
+        usual, share = self._usual_relations(subjects)
+        is_new = ~np.isin(usual, elsewhere)
+        usual, share = usual[is_new], share[is_new]
+
+        question = np.concatenate([elsewhere, usual])
+        kind = np.repeat([ELSEWHERE, USUAL], [len(elsewhere), len(usual)])
+        expected = np.concatenate([np.ones(len(elsewhere)), share])
+        # A relation that the subject is known to have is asked again only if it may have several
+        # objects and another language states one that is not known.
+        _, relation = split_keys(question)
+        is_known = np.isin(question, known.pairs)
+        is_complete = is_known & (self.has_one_object[relation] | (kind == USUAL))
+        kept = np.flatnonzero(self._is_wanted[relation] & ~is_complete)
+        order = kept[np.argsort(question[kept])]
+        queries = _make_queries(lang, question[order], known)
+        return Gaps(queries, expected[order], kind[order])
+
+    def _stated_elsewhere(
+        self, lang: str, subjects: Array, known: "_Facts", is_named: Array
+    ) -> Array:
+        """Return the questions that another language answers: (Q,) sorted packed keys."""
+        concept = self.concept[subjects]
+        position, owner = ragged_ranges(self._starts[concept], self._starts[concept + 1])
+        rows = self._forward[position]
+        facts = _Facts(subjects[owner], self._merged.relation[rows], self._merged.target[rows])
+        facts = facts.take(self._is_stated_by_others(rows, lang) & is_named[facts.object])
+        # Objects are concepts here: the language may know the object under another name.
+        known_concepts = _Facts(known.subject, known.relation, self.concept[known.object])
+        return np.unique(facts.take(~facts.is_in(known_concepts)).pairs)
+
+    def _is_stated_by_others(self, rows: Array, lang: str) -> Array:
+        """Return whether a language other than `lang` states a fact of the merged graph: (N,)."""
+        starts, ends = self._merged.offset[rows], self._merged.offset[rows + 1]
+        position, owner = ragged_ranges(starts, ends)
+        is_own = self._merged.lang[position] == self.kb.languages.index(lang)
+        num_own = np.bincount(owner[is_own], minlength=len(rows))  # 0 or 1
+        return np.asarray(ends - starts > num_own)
+
+    def _usual_relations(self, subjects: Array) -> tuple[Array, Array]:
+        """Return questions for relations that similar entities have, and the largest share.
+
+        (Q,) sorted packed keys, and (Q,) shares. Relations that the subject is known to have, in
+        any language, are left out.
+        """
+        concept = self.concept[subjects]
+        # Every relation that a subject has, then every relation that usually comes with that one.
+        position, holder = ragged_ranges(self._held.indptr[concept], self._held.indptr[concept + 1])
+        held = self._held.indices[position].astype(np.int64)
+        position, row = ragged_ranges(self._share.indptr[held], self._share.indptr[held + 1])
+        relation, share, owner = (
+            self._share.indices[position],
+            self._share.data[position],
+            holder[row],
         )
-        rows = self.rows[stated]
-        relation, target = self.merged.relation[rows], self.merged.target[rows]
-        elsewhere = self._elsewhere(rows, place) & named[target]
-        keys = np.stack([subject[owner], relation, target])[:, elsewhere]
-        old = np.stack([known[0], known[1], self.concept[known[2]]])
-        keys = keys[:, ~_is_in(keys, old)]
-        first = np.unique(keys[0] * size + keys[1])
-        likely, share = self._likely(subject)
-        kept = ~np.isin(likely, first)
-        usual, share = likely[kept], share[kept]
-        asked = np.concatenate([first, usual])
-        kind = np.repeat([0, 1], [len(first), len(usual)])
-        expected = np.concatenate([np.ones(len(first)), share])
-        # What has one object is not asked for a second; usual relations that are there, never.
-        has = np.isin(asked, known[0] * size + known[1])
-        kept = self.wanted[asked % size] & ~(has & (self.single[asked % size] | (kind == 1)))
-        order = np.flatnonzero(kept)[np.argsort(asked[kept])]
-        asked, kind, expected = asked[order], kind[order], expected[order]
-        low = np.searchsorted(known[0] * size + known[1], asked)
-        high = np.searchsorted(known[0] * size + known[1], asked, side="right")
-        hidden, _ = ragged_ranges(low, high)
-        offset = np.append(0, np.cumsum(high - low))
-        queries = Queries(lang, asked // size, asked % size, offset, known[2][hidden])
-        return Missing(queries, expected, kind)
 
-    def _known(self, lang: str, subject: Array) -> Array:
-        """What the language knows of some subjects (a range of them): (3, N), in order.
+        is_new = ~_is_in_sorted(pair_keys(concept[owner], relation), self._stated)
+        question, share = pair_keys(subjects[owner], relation)[is_new], share[is_new]
+        # Several held relations may suggest the same question: the largest share counts.
+        order = np.lexsort((-share, question))
+        best = order[group_starts(question[order])]
+        return question[best], share[best]
 
-        Where a thing has several names in the language, a fact is known of all of them.
-        """
-        known = _facts(self.kb, f"BETWEEN {subject[0]} AND {subject[-1]}", self.config.known)
-        name, other = self._twins(lang)
-        if not len(name):
+    def _known_facts(self, lang: str, subjects: Array) -> "_Facts":
+        """Return what the language knows of some subjects, a range of ids, under all names."""
+        first, last = int(subjects[0]), int(subjects[-1])
+        known = _read_facts(self.kb, f"BETWEEN {first} AND {last}", self.config.known)
+        names, twins = self._find_twins(lang)
+        if not len(names):
             return known
-        low, high = np.searchsorted(name, [subject[0], subject[-1] + 1])
+        # Rows of the pairs whose name is a subject of this block.
+        low, high = np.searchsorted(names, [first, last + 1])
         if low < high:
-            ids = ", ".join(map(str, np.unique(other[low:high]).tolist()))
-            theirs = _facts(self.kb, f"IN ({ids})", self.config.known)
-            known = np.concatenate([known, _renamed(theirs, 0, other, name, subject)], axis=1)
-        known = np.concatenate([known, _renamed(known, 2, name, other)], axis=1)
-        return np.unique(known, axis=1)
+            # Facts of the subjects' other names, which may lie outside of this block.
+            ids = ", ".join(map(str, np.unique(twins[low:high]).tolist()))
+            theirs = _read_facts(self.kb, f"IN ({ids})", self.config.known)
+            row, name = _pairs_of(theirs.subject, twins, names)
+            renamed = _Facts(name, theirs.relation[row], theirs.object[row])
+            known = known.union(renamed.take((name >= first) & (name <= last)))
+        row, twin = _pairs_of(known.object, names, twins)
+        return known.union(_Facts(known.subject[row], known.relation[row], twin))
 
-    def _twins(self, lang: str) -> tuple[Array, Array]:
-        """Entities of a language that are one thing under several names, and the others of each."""
-        if lang not in self._pairs:
-            own = self.kb.entity_range(lang)
-            concept = self.concept[own.start : own.stop]
-            several = np.flatnonzero(np.bincount(concept)[concept] > 1)
-            several = several[np.argsort(concept[several], kind="stable")]
-            sorted_ = concept[several]
-            low, high = (np.searchsorted(sorted_, sorted_, side=side) for side in ("left", "right"))
-            place, owner = ragged_ranges(low, high)
-            pairs = np.stack([several[owner], several[place]]) + own.start
-            pairs = pairs[:, pairs[0] != pairs[1]]
-            self._pairs[lang] = np.unique(pairs, axis=1)
-        name, other = self._pairs[lang]
-        return name, other
+    def _find_twins(self, lang: str) -> tuple[Array, Array]:
+        """Return all ordered pairs of entities of a language that are names of one concept.
 
-    def _likely(self, subject: Array) -> tuple[Array, Array]:
-        """Relations that subjects may have, by those that they have: keys, and how likely.
-
-        Those that a subject is known to have, in whatever language, are no guess.
+        Two columns of ids, sorted by the first and then the second.
         """
-        size, concept = self.kb.num_relations, self.concept[subject]
-        place, owner = ragged_ranges(self.has.indptr[concept], self.has.indptr[concept + 1])
-        relation = self.has.indices[place].astype(np.int64)
-        place, row = ragged_ranges(self.share.indptr[relation], self.share.indptr[relation + 1])
-        key = subject[owner[row]] * size + self.share.indices[place]
-        share = self.share.data[place]
-        found = concept[owner[row]] * size + self.share.indices[place]
-        at = np.minimum(np.searchsorted(self.stated, found), len(self.stated) - 1)
-        kept = self.stated[at] != found
-        key, share = key[kept], share[kept]
-        order = np.lexsort((-share, key))
-        best = order[group_starts(key[order])]
-        return key[best], share[best]
-
-    def _elsewhere(self, rows: Array, place: int) -> Array:
-        """Whether a language other than this one states a fact."""
-        number = self.merged.offset[rows + 1] - self.merged.offset[rows]
-        stated, owner = ragged_ranges(self.merged.offset[rows], self.merged.offset[rows + 1])
-        here = np.zeros(len(rows), bool)
-        here[owner[self.merged.lang[stated] == place]] = True
-        return np.asarray(number > here)
+        if lang not in self._twins:
+            entities = self.kb.entity_range(lang)
+            concept = self.concept[entities.start : entities.stop]
+            shared = np.flatnonzero(np.bincount(concept)[concept] > 1)
+            shared = shared[np.argsort(concept[shared], kind="stable")]
+            groups = concept[shared]
+            low = np.searchsorted(groups, groups)
+            high = np.searchsorted(groups, groups, side="right")
+            # Every entity of a group beside every entity of the same group.
+            position, owner = ragged_ranges(low, high)
+            name, twin = shared[owner] + entities.start, shared[position] + entities.start
+            pairs = np.unique(pair_keys(name, twin)[name != twin])
+            self._twins[lang] = split_keys(pairs)
+        return self._twins[lang]
 
 
-def _stated(kb: KB, splits: Sequence[str]) -> Array:
-    """The things and relations that any language states something of: concept * R + relation."""
+@dataclass(frozen=True)
+class _Facts:
+    """Facts as three columns of ids: (N,) each."""
+
+    subject: Array
+    relation: Array
+    object: Array
+
+    @property
+    def pairs(self) -> Array:
+        """Packed (subject, relation) keys: (N,)."""
+        return pair_keys(self.subject, self.relation)
+
+    def take(self, rows: Array) -> "_Facts":
+        """Return the facts at some positions or under a mask."""
+        return _Facts(self.subject[rows], self.relation[rows], self.object[rows])
+
+    def union(self, other: "_Facts") -> "_Facts":
+        """Return the facts of both, each once, sorted by subject, relation and object."""
+        columns = zip(
+            (self.subject, self.relation, self.object),
+            (other.subject, other.relation, other.object),
+            strict=True,
+        )
+        facts = _Facts(*(np.concatenate(both) for both in columns))
+        facts = facts.take(np.lexsort((facts.object, facts.relation, facts.subject)))
+        return facts.take(group_starts(facts.subject, facts.relation, facts.object))
+
+    def is_in(self, other: "_Facts") -> Array:
+        """Return which facts are among the other ones: (N,) bool."""
+        # Three ids do not fit one int64, so (subject, relation) pairs are numbered first.
+        pairs = np.concatenate([self.pairs, other.pairs])
+        _, pair_number = np.unique(pairs, return_inverse=True)
+        keys = pair_keys(pair_number, np.concatenate([self.object, other.object]))
+        return np.isin(keys[: len(self.subject)], keys[len(self.subject) :])
+
+
+def _make_queries(lang: str, question: Array, known: _Facts) -> Queries:
+    """Return queries for packed (subject, relation) keys with the known objects filtered."""
+    low = np.searchsorted(known.pairs, question)
+    high = np.searchsorted(known.pairs, question, side="right")
+    position, _ = ragged_ranges(low, high)
+    offset = ragged_offsets(high - low)
+    subject, relation = split_keys(question)
+    return Queries(lang, subject, relation, offset, known.object[position])
+
+
+def _blocks(num_rows: Array) -> Iterator[tuple[int, int]]:
+    """Yield ranges of subjects that together have at most `_BLOCK_ROWS` rows, one at least."""
+    ends = np.cumsum(num_rows)
+    start = 0
+    while start < len(num_rows):
+        limit = (ends[start - 1] if start else 0) + _BLOCK_ROWS
+        stop = max(start + 1, int(np.searchsorted(ends, limit, side="right")))
+        stop = min(stop, start + _BLOCK_SUBJECTS)
+        yield start, stop
+        start = stop
+
+
+def _stated_pairs(kb: KB, splits: Sequence[str]) -> Array:
+    """Return packed (concept, relation) keys of all facts of any language, sorted, each once."""
     rows = kb.join_table(
-        pa.table({"split": pa.array(list(splits), pa.string())}),
-        f"SELECT DISTINCT s.concept::BIGINT * {kb.num_relations} + t.relation AS key "
-        "FROM triples t JOIN asked USING (split) JOIN entities s ON s.id = t.subject ORDER BY key",
+        _split_table(splits),
+        "SELECT DISTINCT s.concept, t.relation FROM triples t JOIN asked USING (split) "
+        "JOIN entities s ON s.id = t.subject",
     )
-    return np.append(rows["key"].to_numpy(), np.iinfo(np.int64).max)
+    return np.sort(pair_keys(rows["concept"].to_numpy(), rows["relation"].to_numpy()))
 
 
-def _facts(kb: KB, subjects: str, splits: Sequence[str]) -> Array:
-    """The facts of some subjects, which SQL picks out: (3, N), in order."""
+def _read_facts(kb: KB, subjects: str, splits: Sequence[str]) -> _Facts:
+    """Return the facts of subjects that match an SQL condition, sorted."""
     rows = kb.join_table(
-        pa.table({"split": pa.array(list(splits), pa.string())}),
+        _split_table(splits),
         "SELECT t.subject, t.relation, t.object FROM triples t JOIN asked USING (split) "
         f"WHERE t.subject {subjects} ORDER BY t.subject, t.relation, t.object",
     )
-    return np.stack([rows.column(place).to_numpy().astype(np.int64) for place in range(3)])
+    columns = ("subject", "relation", "object")
+    return _Facts(*(rows[name].to_numpy().astype(np.int64) for name in columns))
 
 
-def _renamed(
-    facts: Array, end: int, name: Array, other: Array, within: Array | None = None
-) -> Array:
-    """Facts with one end (0 or 2) under its other names: pairs of a name and another, sorted."""
-    order = np.argsort(name, kind="stable")
-    low = np.searchsorted(name, facts[end], sorter=order)
-    high = np.searchsorted(name, facts[end], side="right", sorter=order)
-    place, row = ragged_ranges(low, high)
-    found = facts[:, row]
-    found[end] = other[order[place]]
-    return found if within is None else found[:, np.isin(found[end], within)]
+def _split_table(splits: Sequence[str]) -> pa.Table:
+    return pa.table({"split": pa.array(list(splits), pa.string())})
 
 
-def _is_in(keys: Array, others: Array) -> Array:
-    """Which columns of `keys` are columns of `others` too."""
-    kind = [("", np.int64)] * 3
-    a, b = (
-        np.ascontiguousarray(x.T.astype(np.int64)).view(kind).reshape(-1) for x in (keys, others)
-    )
-    return np.isin(a, b)
+def _pairs_of(ids: Array, left: Array, right: Array) -> tuple[Array, Array]:
+    """Join ids with pairs of ids: return the row of each match, and its right-hand id."""
+    order = np.argsort(left, kind="stable")
+    low = np.searchsorted(left, ids, sorter=order)
+    high = np.searchsorted(left, ids, side="right", sorter=order)
+    position, row = ragged_ranges(low, high)
+    return row, right[order[position]]
+
+
+def _is_in_sorted(values: Array, known: Array) -> Array:
+    """Return which values are among sorted ones: (N,) bool. Faster than `np.isin` if N is small."""
+    if not len(known):
+        return np.zeros(len(values), bool)
+    position = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[position] == values)

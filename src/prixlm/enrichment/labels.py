@@ -1,47 +1,41 @@
-"""What a thing may be called in a language that has no name for it: a name of another language.
+"""Label proposals: names of other languages for concepts that a language has no name for.
 
-    found = propose_labels(kb, "et", LabelConfig())
+    table, summary = propose_labels(kb, ["et"], LabelConfig())
 
-Many names are the same in languages of one script, of people and companies above all. How likely
-the language takes over a name is learnt from the things that it does name: how often it agrees with
-each other language, and how far the others agree among themselves. Gradient-boosted trees weigh
-that, and isotonic regression, on things that they have not seen, makes a probability of it. Names
-in another script are not proposed: that would need transliteration.
+Languages of one script share many names, above all those of people and companies. How likely a
+language is to use another language's name is learnt from the concepts that it does name: how often
+it agrees with each other language, and how many of the others use the same name. A name in another
+script is never proposed (that would need transliteration), and no name is made up.
 
-A name is text that some language uses; nothing is made up.
-
-Dimension letters: N candidate names of all things.
+Dimension letters: N candidate names, a few of each concept.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from prixlm.arrays import group_starts, random_positions
+from prixlm.enrichment.proposals import LABEL_SCHEMA
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.languages import script_of_language, script_of_text
 from prixlm.metrics import Reliability, reliability
-from prixlm.rankers.calibrated import fit_probability
+from prixlm.rankers.calibrated import CalibratedTrees
 from prixlm.types import Array
 
-SCHEMA = pa.schema(
-    [
-        ("lang", pa.string()),
-        ("concept", pa.int32()),
-        ("key", pa.string()),  # of the thing in one of the languages that name it
-        ("name", pa.string()),
-        ("confidence", pa.float64()),
-        ("origin", pa.list_(pa.string())),  # languages that call it so
-    ]
-)
-_ROWS = 1 << 16
-_WRITTEN = {"Jpan": ("Hani", "Hira", "Kana")}
+logger = logging.getLogger(__name__)
+_BATCH_ROWS = 1 << 16
+_MIN_CONCEPTS = 100
+_SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
-# The names of things by concept: of those that the language names too, or of the others.
-_NAMES = """
+
+# Names in other languages, grouped by concept: either of concepts that the language names too (a
+# sample of one in $every, by a hash of their id), or of concepts that it does not name.
+_CANDIDATES = """
     WITH own AS (
         SELECT concept, min(name) AS name FROM entities WHERE lang = $lang GROUP BY concept
     )
@@ -51,7 +45,7 @@ _NAMES = """
         AND ($named = FALSE OR (e.concept * 2654435761) % 4294967296 % $every = 0)
     GROUP BY e.concept, e.name ORDER BY e.concept, e.name
 """
-_AGREE = """
+_AGREEMENT = """
     SELECT y.lang, count(*), count(*) FILTER (x.name = y.name)
     FROM entities x JOIN entities y ON x.concept = y.concept
     WHERE x.lang = $lang AND y.lang <> $lang GROUP BY y.lang
@@ -60,163 +54,187 @@ _AGREE = """
 
 @dataclass(frozen=True, kw_only=True)
 class LabelConfig:
-    """Which names are proposed."""
+    """Which labels are proposed."""
 
-    min_confidence: float = 0.5
-    fitted: int = 20_000  # things that the confidence is learnt from
-    seed: int = 0
+    min_confidence: float = 0.5  # leave out names below it
+    fitted: int = 20_000  # concepts that the confidence is learnt from, approximately at most
+    seed: int = 0  # of the drawn concepts
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_confidence <= 1:
             raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
-        if self.fitted < 100:
-            raise PrixError("fitted has to be 100 or more: a confidence needs cases.")
+        if self.fitted < _MIN_CONCEPTS:
+            raise PrixError(f"fitted {self.fitted}: expected {_MIN_CONCEPTS} concepts or more.")
+
+
+class _Row(NamedTuple):
+    """A row of `_CANDIDATES`."""
+
+    concept: int
+    name: str
+    langs: list[str]  # that use this name
+    key: str
+    own_name: str | None  # of the language itself
 
 
 @dataclass(frozen=True)
-class _Names:
-    """Candidate names, thing by thing."""
+class _Candidates:
+    """Candidate names, concept by concept."""
 
     concept: Array  # (N,) ascending
     name: list[str]
-    langs: list[list[str]]
+    langs: list[list[str]]  # that use this name
     key: list[str]
-    right: Array  # (N,) whether the language calls it so, where it names it
+    is_right: Array  # (N,) whether it is the language's own name; False where that is unknown
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[_Row]) -> "_Candidates":
+        """Turn rows into columns."""
+        return cls(
+            np.array([row.concept for row in rows], np.int64),
+            [row.name for row in rows],
+            [row.langs for row in rows],
+            [row.key for row in rows],
+            np.array([row.name == row.own_name for row in rows], bool),
+        )
 
 
-class LabelRule:
-    """How a language takes over names."""
+class LabelProposer:
+    """Proposes names for the concepts that one language does not name."""
 
     def __init__(self, kb: KB, lang: str, config: LabelConfig | None = None) -> None:
-        kb.entity_range(lang)  # refuses a language that is not there
         self.kb, self.lang, self.config = kb, lang, config or LabelConfig()
-        rows = kb.query(_AGREE, {"lang": lang}).fetchall()
-        # A language that is rarely seen beside this one says little: two cases against it.
-        self.rate = {other: same / (both + 2) for other, both, same in rows}
-        self.script = script_of_language(lang)
-        self.reliability: Reliability | None = None
+        self._num_named = len(kb.entity_range(lang))  # refuses a language that the KB lacks
+        script = script_of_language(lang)
+        self._scripts = _SCRIPTS.get(script, (script,))
+        # How often the language uses the name of each other language. Two pseudo-counts lower the
+        # rate of languages that share few concepts with it.
+        rows = kb.query(_AGREEMENT, {"lang": lang}).fetchall()
+        self._rate = {other: same / (both + 2) for other, both, same in rows}
+        self.reliability: Reliability
         self._fit()
 
     def _fit(self) -> None:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
-        named = len(self.kb.entity_range(self.lang))
-        every = max(1, named // self.config.fitted)
-        parts = list(self._candidates(named=True, every=every))
-        concept = np.concatenate([part.concept for part in parts] or [np.zeros(0, np.int64)])
-        right = np.concatenate([part.right for part in parts] or [np.zeros(0, bool)])
-        things = np.random.default_rng(self.config.seed).permutation(np.unique(concept))
-        if len(things) < 100 or not right.any() or right.all():
+        """Learn the confidence from concepts that the language names, and measure it on others."""
+        every = max(1, self._num_named // self.config.fitted)
+        candidates = _Candidates.from_rows(
+            [row for rows in self._read(named=True, every=every) for row in rows]
+        )
+        is_right = candidates.is_right
+        concepts, row = np.unique(candidates.concept, return_inverse=True)
+        if len(concepts) < _MIN_CONCEPTS or not is_right.any() or is_right.all():
+            # The manifest of a run quotes this sentence.
             raise PrixError(
-                f"{len(things)} things have a name in {self.lang} and another language: too few to "
-                "learn from which names it takes over."
+                f"{len(concepts)} things have a name in {self.lang} and another language: too few "
+                "to learn from which names it takes over."
             )
-        features = np.concatenate([self._features(part) for part in parts])
-        # Half to learn from, a quarter for the probability, a quarter to say how good it is.
-        turn = np.searchsorted(np.sort(things), concept)
-        order = np.empty(len(things), np.int64)
-        order[np.searchsorted(np.sort(things), things)] = np.arange(len(things))
-        place = order[turn] / len(things)
-        first, second, last = place < 0.5, (place >= 0.5) & (place < 0.75), place >= 0.75
-        self.trees = HistGradientBoostingClassifier(
-            max_iter=100, min_samples_leaf=20, max_leaf_nodes=8, early_stopping=False
-        ).fit(features[first], right[first])
-        self.isotonic = fit_probability(
-            self.trees.decision_function(features[second]), right[second]
+        # A random half of the concepts grows the trees, a quarter fits the probability, and a
+        # quarter measures it.
+        position = random_positions(len(concepts), self.config.seed)[row]
+        features = self._features(candidates)
+        self._model = CalibratedTrees.fit(
+            features,
+            is_right,
+            grow=position < 0.5,
+            calibrate=(position >= 0.5) & (position < 0.75),
         )
-        best = _best(concept[last], self._confidence(features[last]))
-        sure = self._confidence(features[last])[best]
-        self.reliability = reliability(sure, right[last][best])
+        measured = position >= 0.75
+        confidence = self._model.probability(features[measured])
+        best = _best_rows(candidates.concept[measured], confidence)
+        self.reliability = reliability(confidence[best], is_right[measured][best])
 
-    def _confidence(self, features: Array) -> Array:
-        if not len(features):
-            return np.zeros(0)
-        return np.asarray(self.isotonic.predict(self.trees.decision_function(features)))
+    def propose(self) -> pa.Table:
+        """Return the best name of every concept without one, the most confident first."""
+        tables = [self._propose_some(rows) for rows in self._read(named=False)]
+        order = [("confidence", "descending"), ("concept", "ascending")]
+        return pa.concat_tables([LABEL_SCHEMA.empty_table(), *tables]).sort_by(order)
 
-    def proposals(self) -> Iterator[pa.Table]:
-        """The best name of every thing that the language has none for."""
-        for part in self._candidates(named=False):
-            confidence = self._confidence(self._features(part))
-            best = _best(part.concept, confidence)
-            best = best[confidence[best] >= self.config.min_confidence]
-            yield pa.Table.from_arrays(
-                [
-                    pa.array([self.lang] * len(best), pa.string()),
-                    pa.array(part.concept[best], pa.int32()),
-                    pa.array([part.key[row] for row in best], pa.string()),
-                    pa.array([part.name[row] for row in best], pa.string()),
-                    pa.array(np.round(confidence[best], 6)),
-                    pa.array([part.langs[row] for row in best], pa.list_(pa.string())),
-                ],
-                schema=SCHEMA,
-            )
+    def _propose_some(self, rows: Sequence[_Row]) -> pa.Table:
+        candidates = _Candidates.from_rows(rows)
+        confidence = self._model.probability(self._features(candidates))
+        best = _best_rows(candidates.concept, confidence)
+        best = best[confidence[best] >= self.config.min_confidence]
+        columns = {
+            "lang": [self.lang] * len(best),
+            "concept": candidates.concept[best],
+            "key": [candidates.key[row] for row in best],
+            "name": [candidates.name[row] for row in best],
+            "confidence": np.round(confidence[best], 6),
+            "origin": [candidates.langs[row] for row in best],
+        }
+        arrays = [pa.array(columns[field.name], field.type) for field in LABEL_SCHEMA]
+        return pa.Table.from_arrays(arrays, schema=LABEL_SCHEMA)
 
-    def _candidates(self, *, named: bool, every: int = 1) -> Iterator[_Names]:
-        """Names in the language's script, some things at a time; a thing is never cut in two."""
-        asked = {"lang": self.lang, "named": named, "every": every}
-        rest: list[tuple[Any, ...]] = []
-        for batch in self.kb.stream(_NAMES, _ROWS, asked):
-            rows = rest + list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-            cut = len(rows)
-            while cut and rows[cut - 1][0] == rows[-1][0]:
-                cut -= 1
-            rest = rows[cut:]
-            if cut:
-                yield self._make(rows[:cut])
-        if rest:
-            yield self._make(rest)
-
-    def _make(self, rows: list[tuple[Any, ...]]) -> _Names:
-        kept = [row for row in rows if self._can_read(row[1])]
-        return _Names(
-            np.array([row[0] for row in kept], np.int64),
-            [row[1] for row in kept],
-            [row[2] for row in kept],
-            [row[3] for row in kept],
-            np.array([row[1] == row[4] for row in kept], bool),
-        )
+    def _read(self, *, named: bool, every: int = 1) -> Iterator[list[_Row]]:
+        """Yield candidates in the language's script, batch by batch, whole concepts in each."""
+        parameters = {"lang": self.lang, "named": named, "every": every}
+        pending: list[_Row] = []
+        for batch in self.kb.stream(_CANDIDATES, _BATCH_ROWS, parameters):
+            columns = (column.to_pylist() for column in batch.columns)
+            pending += (_Row(*values) for values in zip(*columns, strict=True))
+            # The next batch may have more names of the last concept: it waits.
+            last = pending[-1].concept
+            end = len(pending)
+            while end and pending[end - 1].concept == last:
+                end -= 1
+            if end:
+                yield [row for row in pending[:end] if self._can_read(row.name)]
+                pending = pending[end:]
+        if pending:
+            yield [row for row in pending if self._can_read(row.name)]
 
     def _can_read(self, name: str) -> bool:
-        """Whether a name is in the script of the language, or has no letters at all."""
+        """Return whether a name is in a script of the language, or has no letters at all."""
         script = script_of_text(name)
-        if not script:
-            return not any(letter.isalpha() for letter in name)
-        return script in _WRITTEN.get(self.script, (self.script,))
+        return script in self._scripts if script else not any(map(str.isalpha, name))
 
-    def _features(self, names: _Names) -> Array:
-        """(N, 6): who calls it so, how far they are agreed with, and how far they agree."""
-        if not len(names.concept):
+    def _features(self, candidates: _Candidates) -> Array:
+        """Return what tells whether the language uses a name: (N, 6)."""
+        if not len(candidates.concept):
             return np.zeros((0, 6))
-        rates = [[self.rate.get(lang, 0.0) for lang in langs] for langs in names.langs]
-        best = np.array([max(part) for part in rates])
-        total = np.array([sum(part) for part in rates])
-        number = np.array([len(part) for part in rates])
-        _, place = np.unique(names.concept, return_inverse=True)
-        whole, everyone = np.bincount(place, total), np.bincount(place, number)
-        choices = np.bincount(place)
-        length = np.array([len(name) for name in names.name])
-        return np.stack(
-            [
-                best,
-                total / np.maximum(whole[place], 1e-9),
-                number / everyone[place],
-                np.log1p(number),
-                choices[place],
-                length,
-            ],
-            axis=1,
-        )
+        rates = [[self._rate.get(lang, 0.0) for lang in langs] for langs in candidates.langs]
+        best_rate = np.array([max(row) for row in rates])
+        total_rate = np.array([sum(row) for row in rates])
+        num_langs = np.array([len(row) for row in rates])
+        # Sums over all candidates of a concept; `group` is the concept's number for each row.
+        _, group = np.unique(candidates.concept, return_inverse=True)
+        rate_of_all = np.bincount(group, total_rate)[group]
+        langs_of_all = np.bincount(group, num_langs)[group]
+        columns = [
+            best_rate,
+            total_rate / np.maximum(rate_of_all, 1e-9),
+            num_langs / langs_of_all,
+            np.log1p(num_langs),
+            np.bincount(group)[group],  # names to choose from
+            np.array([len(name) for name in candidates.name]),
+        ]
+        return np.stack(columns, axis=1)
 
 
-def _best(concept: Array, confidence: Array) -> Array:
-    """The row of the most confident name of each thing."""
+def propose_labels(
+    kb: KB, langs: Sequence[str], config: LabelConfig | None = None
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Return label proposals for several languages, and a summary by language.
+
+    The summary has the number of names and the calibration error, or the reason why a language has
+    none, such as a script of its own.
+    """
+    tables, summary = [LABEL_SCHEMA.empty_table()], {}
+    for lang in langs:
+        try:
+            proposer = LabelProposer(kb, lang, config)
+        except PrixError as error:
+            logger.warning("no labels for %s: %s", lang, error)
+            summary[lang] = {"names": 0, "why": str(error)}
+            continue
+        tables.append(proposer.propose())
+        ece = round(proposer.reliability.ece, 4)
+        summary[lang] = {"names": tables[-1].num_rows, "ece": ece}
+    order = [("lang", "ascending"), ("confidence", "descending"), ("concept", "ascending")]
+    return pa.concat_tables(tables).sort_by(order), summary
+
+
+def _best_rows(concept: Array, confidence: Array) -> Array:
+    """Return the row of the most confident candidate of each concept."""
     order = np.lexsort((-confidence, concept))
-    first = np.flatnonzero(np.diff(concept[order], prepend=-1))
-    return np.asarray(order[first])
-
-
-def propose_labels(kb: KB, lang: str, config: LabelConfig | None = None) -> pa.Table:
-    """All proposals of a language as one table, the most confident first."""
-    rule = LabelRule(kb, lang, config)
-    table = pa.concat_tables([SCHEMA.empty_table(), *rule.proposals()])
-    return table.sort_by([("confidence", "descending"), ("concept", "ascending")])
+    return np.asarray(order[group_starts(concept[order])])

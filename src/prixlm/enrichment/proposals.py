@@ -1,20 +1,20 @@
-"""A folder of proposals: its tables, its manifest, and how parts become one table with names.
+"""The proposals folder: its tables and manifest, and how the parts of a run become one table.
 
-    PROPOSALS/proposals.parquet     see SCHEMA; the most confident first, language by language
-    PROPOSALS/labels.parquet        names of things that a language has none for, where asked for
-    PROPOSALS/links.parquet         counterparts in another language, where there is an encoder
-    PROPOSALS/manifest.json         written last: what it was made from, and counts
-    PROPOSALS/timings.json          seconds of the run that ended it; all else is the same each time
-    PROPOSALS/marks.json            what a reviewer said
+    PROPOSALS/proposals.parquet     facts (FACT_SCHEMA), by language, the most confident first
+    PROPOSALS/labels.parquet        names for concepts that a language has no name for (--labels)
+    PROPOSALS/links.parquet         links into another language (--encoder)
+    PROPOSALS/manifest.json         written last: inputs, settings and counts
+    PROPOSALS/timings.json          seconds; the only file that differs between two equal runs
+    PROPOSALS/marks.json            a reviewer's marks; see `review`
 
-This module alone knows the layout.
+This module alone knows the layout. It needs no model library, so proposals can be reviewed and
+exported on a plain machine.
 """
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,13 +23,17 @@ from prixlm.errors import PrixError
 from prixlm.files import open_database, quote_path, write_atomically
 from prixlm.kb.store import KB, rechunk
 
-FORMAT = "prixlm-proposals"
-_ROWS = 1 << 16
-_TIMINGS = "timings.json"
+if TYPE_CHECKING:
+    import duckdb
 
-SCHEMA = pa.schema(
+FORMAT = "prixlm-proposals"
+MARKS_FILE = "marks.json"
+_BATCH_ROWS = 1 << 16
+_MANIFEST, _TIMINGS = "manifest.json", "timings.json"
+
+FACT_SCHEMA = pa.schema(
     [
-        ("id", pa.int64()),  # of the proposal, from 0
+        ("id", pa.int64()),  # row number, from 0
         ("lang", pa.string()),
         ("subject", pa.int32()),
         ("subject_key", pa.string()),
@@ -37,41 +41,55 @@ SCHEMA = pa.schema(
         ("relation", pa.int32()),
         ("relation_key", pa.string()),
         ("relation_name", pa.string()),
-        (
-            "relation_is_named",
-            pa.bool_(),
-        ),  # in this language; else the name is English or the key's
+        ("relation_is_named", pa.bool_()),  # False: the name is English or made from the key
         ("object", pa.int32()),
         ("object_key", pa.string()),
         ("object_name", pa.string()),
         ("confidence", pa.float64()),
-        ("why", pa.string()),  # elsewhere: another language states one; usual: things like it do
-        ("origin", pa.list_(pa.string())),  # languages that state this very fact
+        ("why", pa.string()),  # the kind of gap: elsewhere or usual, see `gaps`
+        ("origin", pa.list_(pa.string())),  # languages that state this fact
         ("model_score", pa.float64()),  # log-probability; null without a model
         ("model_rank", pa.int32()),
         ("graph_rank", pa.int32()),
-        ("runner_up", pa.string()),  # the next best object
+        ("runner_up", pa.string()),  # name of the next best object
         ("runner_up_confidence", pa.float64()),
     ]
 )
-# The same with ids alone, as a run writes its parts.
-PART = pa.schema(
+# What a run writes: the same facts by ids alone. Keys and names are joined to all parts at once.
+PART_SCHEMA = pa.schema(
+    [
+        field.with_type(pa.int32()) if field.name == "runner_up" else field
+        for field in FACT_SCHEMA
+        if field.name != "id" and not field.name.endswith(("_key", "_name", "_named"))
+    ]
+)
+LABEL_SCHEMA = pa.schema(
     [
         ("lang", pa.string()),
-        ("subject", pa.int32()),
-        ("relation", pa.int32()),
-        ("object", pa.int32()),
+        ("concept", pa.int32()),
+        ("key", pa.string()),  # of the entity in one of the languages that name it
+        ("name", pa.string()),
         ("confidence", pa.float64()),
-        ("why", pa.string()),
-        ("origin", pa.list_(pa.string())),
-        ("model_score", pa.float64()),
-        ("model_rank", pa.int32()),
-        ("graph_rank", pa.int32()),
-        ("runner_up", pa.int32()),
-        ("runner_up_confidence", pa.float64()),
+        ("origin", pa.list_(pa.string())),  # languages that use this name
     ]
 )
-_JOINED = """
+LINK_SCHEMA = pa.schema(
+    [
+        ("lang", pa.string()),
+        ("entity", pa.int32()),
+        ("key", pa.string()),
+        ("name", pa.string()),
+        ("other_lang", pa.string()),
+        ("other", pa.int32()),
+        ("other_key", pa.string()),
+        ("other_name", pa.string()),
+        ("confidence", pa.float64()),
+        ("similarity", pa.float64()),  # cosine of the two names' vectors
+    ]
+)
+
+# The name of a relation is that of the language, else the general one of the KB.
+_WITH_NAMES = """
     SELECT row_number() OVER (ORDER BY p.lang, p.confidence DESC, p.subject, p.relation, p.object)
         - 1 AS id,
         p.lang, p.subject, s.key AS subject_key, s.name AS subject_name,
@@ -90,65 +108,69 @@ _JOINED = """
 
 
 def join_parts(
-    kb: KB, parts: Sequence[Path], out: Path, limit: int | None, work: Path
+    kb: KB, parts: Sequence[Path], out: Path, limit: int | None, scratch: Path
 ) -> dict[str, Any]:
-    """All parts as one table with names, sorted; counts by language and reason."""
-    scratch = work / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
+    """Write all parts as one sorted table with names; return counts by language and kind.
+
+    limit: keep this number of proposals, the most confident ones.
+    scratch: an empty folder for what DuckDB cannot hold in memory.
+    """
     counts: dict[str, Any] = {}
     with open_database(scratch, "1GiB") as db:
         for table in ("entities", "relations", "relation_names"):
             path = quote_path(kb.path(table))
             db.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
-        files = ", ".join(quote_path(path) for path in parts)
-        source = f"read_parquet([{files}])" if parts else "empty"
-        if not parts:
-            db.register("empty", PART.empty_table())
-        order = "ORDER BY confidence DESC, lang, subject, relation, object"
-        best = "" if limit is None else f"{order} LIMIT {limit}"
-        db.execute(f"CREATE TABLE chosen AS SELECT * FROM {source} {best}")
-        reader: Any = db.sql(_JOINED).to_arrow_reader(_ROWS)
-        with pq.ParquetWriter(out, SCHEMA, compression="zstd") as writer:
-            for batch in rechunk(reader, _ROWS):
-                writer.write_batch(batch.cast(SCHEMA) if batch.schema != SCHEMA else batch)
-        found = db.execute("SELECT lang, why, count(*) FROM chosen GROUP BY ALL ORDER BY ALL")
-        for lang, why, number in found.fetchall():
+        _create_chosen(db, parts, limit)
+        reader: Any = db.sql(_WITH_NAMES).to_arrow_reader(_BATCH_ROWS)
+        with pq.ParquetWriter(out, FACT_SCHEMA, compression="zstd") as writer:
+            # DuckDB's batches vary in size, and the bytes of a Parquet file depend on them.
+            for batch in rechunk(reader, _BATCH_ROWS):
+                writer.write_batch(batch.cast(FACT_SCHEMA))
+        rows = db.execute("SELECT lang, why, count(*) FROM chosen GROUP BY ALL ORDER BY ALL")
+        for lang, why, number in rows.fetchall():
             counts.setdefault(lang, {})[why] = number
-    shutil.rmtree(scratch)
     return counts
 
 
-def write_timings(folder: Path, seconds: dict[str, float]) -> None:
-    write_atomically(folder / _TIMINGS, json.dumps(seconds, indent=1) + "\n")
+def _create_chosen(
+    db: "duckdb.DuckDBPyConnection", parts: Sequence[Path], limit: int | None
+) -> None:
+    """Create the table `chosen`: the rows of all parts, or the most confident ones."""
+    if parts:
+        source = f"read_parquet([{', '.join(map(quote_path, parts))}])"
+    else:
+        source = "empty"
+        db.register(source, PART_SCHEMA.empty_table())
+    best = ""
+    # All columns take part in the order, so that equal confidences are cut the same way each time.
+    if limit is not None:
+        best = f"ORDER BY confidence DESC, lang, subject, relation, object LIMIT {limit}"
+    db.execute(f"CREATE TABLE chosen AS SELECT * FROM {source} {best}")
 
 
-def read_timings(folder: Path | str) -> dict[str, float]:
-    """Seconds by step; nothing where they were not kept."""
-    path = Path(folder) / _TIMINGS
-    try:
-        found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        return {str(step): float(seconds) for step, seconds in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise PrixError(f"{path} cannot be read ({error}): remove it.") from None
+def write_manifest(folder: Path, values: dict[str, Any]) -> None:
+    """Write the manifest, which makes the folder complete."""
+    text = json.dumps(values, ensure_ascii=False, indent=1)
+    write_atomically(folder / _MANIFEST, text + "\n")
 
 
 def read_manifest(folder: Path | str) -> dict[str, Any]:
-    """The manifest of some proposals; half a folder is none."""
-    path = Path(folder) / "manifest.json"
+    """Return the manifest of a proposals folder; refuse an incomplete or damaged folder."""
+    folder = Path(folder)
     try:
-        values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        values: dict[str, Any] = json.loads((folder / _MANIFEST).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise PrixError(
-            f"{folder} has no proposals, or half of them ({error}): run `prixlm enrich` again."
+            f"{folder} is not a complete proposals folder ({error}): run `prixlm enrich` again."
         ) from None
     if (
         not isinstance(values, dict)
         or values.get("format") != FORMAT
-        or not (Path(folder) / "proposals.parquet").is_file()
+        or not (folder / "proposals.parquet").is_file()
     ):
-        raise PrixError(f"{folder} is no folder of proposals: make one with `prixlm enrich`.")
-    for table in sorted(Path(folder).glob("*.parquet")):
+        raise PrixError(f"{folder} is not a proposals folder: make one with `prixlm enrich`.")
+    # A copy that broke off leaves a Parquet file without its footer.
+    for table in sorted(folder.glob("*.parquet")):
         try:
             pq.read_metadata(table)
         except (OSError, pa.ArrowInvalid) as error:
@@ -157,3 +179,18 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
                 f"{table} cannot be read ({reason}): run `prixlm enrich` again."
             ) from None
     return values
+
+
+def write_timings(folder: Path, seconds: dict[str, float]) -> None:
+    """Write the seconds of each step."""
+    write_atomically(folder / _TIMINGS, json.dumps(seconds, indent=1) + "\n")
+
+
+def read_timings(folder: Path | str) -> dict[str, float]:
+    """Return the seconds of each step; empty if the folder has none."""
+    path = Path(folder) / _TIMINGS
+    try:
+        values = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        return {str(step): float(seconds) for step, seconds in values.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise PrixError(f"{path} cannot be read ({error}): delete it.") from None

@@ -1,16 +1,17 @@
-"""The report of an enrichment: one HTML page that needs no network, and the same as Markdown, JSON.
+"""The report of an enrichment: one HTML page that needs no network; also as Markdown and JSON.
 
     write_report("report", Report(kb, "proposals", command="prixlm enrich ..."))
 
-Names from a KB are untrusted text: the template escapes all of them (Jinja's autoescape), and marks
-their direction as that of their own letters, so that Arabic and Hebrew read right to left.
+Names from a KB are untrusted text. The template escapes all of them (Jinja's autoescape), and
+`dir="auto"` gives each the direction of its own letters, so that Arabic and Hebrew run right to
+left.
 """
 
 import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,259 +21,269 @@ from prixlm.files import quote_path, write_atomically
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability
 from prixlm.reports.console import language_name
-from prixlm.reports.grids import Grid, grid_values, grids_markdown, plain
 from prixlm.reports.plots import plot_reliability
+from prixlm.reports.tables import ResultTable, plain, tables_markdown, tables_to_json
 
-_RELATIONS = 15
-"""Relations on the heat map: those with most facts."""
-_EXAMPLES = 6
+_NUM_RELATIONS = 15
+"""Relations in the coverage table: those with most facts."""
+_NUM_EXAMPLES = 6
 """Proposals of each language that are shown."""
+_NUM_LANGUAGES = 4
+"""Languages that are listed in a cell before `and 3 more`."""
+
+_STATED = """
+    SELECT lang, relation, count(*) FROM triples
+    WHERE list_contains($splits, split) GROUP BY ALL
+"""
+# Facts that any language states, in the names of a language that has names for both ends.
+_STATABLE = """
+    WITH stated AS MATERIALIZED (
+        SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
+        FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
+    )
+    SELECT x.lang, f.relation, count(DISTINCT (x.id, y.id))
+    FROM stated f JOIN entities x ON x.concept = f.a AND list_contains($langs, x.lang)
+    JOIN entities y ON y.concept = f.b AND y.lang = x.lang GROUP BY ALL
+"""
+# At most two proposals of a relation, so that the examples are not all alike.
+_EXAMPLES = """
+    WITH varied AS (
+        SELECT * FROM read_parquet({proposals})
+        QUALIFY row_number() OVER (PARTITION BY lang, relation ORDER BY id) <= 2
+    ), chosen AS (
+        SELECT * FROM varied
+        QUALIFY row_number() OVER (PARTITION BY lang ORDER BY id) <= $number
+    )
+    SELECT *, EXISTS (
+        SELECT 1 FROM triples t WHERE t.subject = c.subject AND t.relation = c.relation
+            AND t.object = c.object AND NOT list_contains($splits, t.split)
+    ) AS is_right
+    FROM chosen c ORDER BY id
+"""
+_HELD_OUT = "SELECT 1 FROM triples WHERE NOT list_contains($splits, split) LIMIT 1"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What there is to tell."""
+    """What a report shows."""
 
     kb: KB
-    proposals: Path
+    proposals: Path  # the folder
     title: str = "Enrichment of a knowledge base"
     introduction: str = ""
     command: str = ""
-    grids: Sequence[Grid] = ()  # tables of figures, such as Hits@k of All and Single
+    tables: Sequence[ResultTable] = ()  # such as Hits@k of All and Single
     # Calibration by method and language, for the reliability plot.
     reliability: Mapping[str, Mapping[str, Reliability]] = field(default_factory=dict)
-    loss: Path | None = None  # a picture
+    loss: Path | None = None  # plot of the pretraining loss
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds by step
-    langs: tuple[str, ...] = ()  # of the heat map; those that were enriched if none
+    langs: tuple[str, ...] = ()  # of the coverage table; empty: the enriched languages
 
 
 def write_report(to: Path | str, report: Report) -> Path:
-    """`report.html`, `report.md` and `report.json` in a folder; the page's path."""
-    import jinja2
-
+    """Write `report.html`, `report.md` and `report.json` into a folder; return the page's path."""
     to = Path(to)
     to.mkdir(parents=True, exist_ok=True)
     manifest = read_manifest(report.proposals)
-    examples, judged = _examples(report, _known(manifest))
-    coverage = _coverage(report, manifest)
-    grids = list(report.grids)
-    values = {
+    content = _page_content(report, manifest)
+    as_json = {
+        "manifest": manifest,
+        "coverage": content["coverage"],
+        "tables": tables_to_json(report.tables),
+        "examples": content["examples"],
+        "timings": dict(report.timings),
+        "command": report.command,
+    }
+    write_atomically(to / "report.html", _render_page(content))
+    write_atomically(to / "report.md", _render_markdown(content, report.tables))
+    write_atomically(to / "report.json", json.dumps(as_json, ensure_ascii=False, indent=1) + "\n")
+    return to / "report.html"
+
+
+def _page_content(report: Report, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the template."""
+    known = list(manifest["config"]["missing"]["known"])  # splits that the run could see
+    return {
         "title": report.title,
         "introduction": report.introduction,
-        "cards": _cards(report.kb, manifest),
-        "coverage": coverage,
+        "cards": _cards(report.kb, manifest, known),
+        "coverage": _coverage(report, manifest, known),
         "min_confidence": manifest["config"]["min_confidence"],
-        "reliability": _picture(report.reliability),
-        "tables": [_table(grid, first=place == 0) for place, grid in enumerate(grids)],
-        "examples": examples,
-        "judged": judged,
-        "loss": None if report.loss is None else _data(report.loss.read_bytes()),
-        "timings": [(name, f"{seconds:.0f}") for name, seconds in report.timings.items()],
+        "reliability": _reliability_image(report.reliability),
+        "tables": [_table_content(table) for table in report.tables],
+        "examples": _examples(report, known),
+        "has_held_out": bool(report.kb.query(_HELD_OUT, {"splits": known}).fetchall()),
+        "loss": None if report.loss is None else _image_data(report.loss.read_bytes()),
+        "timings": [(step, f"{seconds:.0f}") for step, seconds in report.timings.items()],
         "command": report.command,
-        "run": _run(manifest),
+        "settings": _settings(manifest),
         "tool": manifest["tool"],
         "licence": manifest["licence"],
     }
+
+
+def _render_page(content: dict[str, Any]) -> str:
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("prixlm.enrichment", "templates"),
         autoescape=True,
         trim_blocks=True,
     )
-    page = environment.get_template("report.html").render(values)
-    write_atomically(to / "report.html", page)
-    write_atomically(to / "report.md", _markdown(values, grids))
-    told = {
-        "manifest": manifest,
-        "coverage": coverage,
-        "tables": grid_values(grids),
-        "examples": examples,
-        "timings": dict(report.timings),
-        "command": report.command,
-    }
-    write_atomically(to / "report.json", json.dumps(told, ensure_ascii=False, indent=1) + "\n")
-    return to / "report.html"
+    return environment.get_template("report.html").render(content)
 
 
-def _known(manifest: dict[str, Any]) -> list[str]:
-    """The splits that were no news to `enrich`; what others state was hidden from it."""
-    known: list[str] = manifest["config"]["missing"]["known"]
-    return known
-
-
-def _cards(kb: KB, manifest: dict[str, Any]) -> list[tuple[str, str]]:
-    cards = [
-        ("languages", f"{len(kb.languages):,}"),
-        ("facts known", f"{sum(kb.num_triples(split=split) for split in _known(manifest)):,}"),
-    ]
-    for lang, parts in manifest["proposals"].items():
-        cards.append((f"proposals in {language_name(lang)}", f"{sum(parts.values()):,}"))
-    for table, part, what in (("labels", "names", "names"), ("links", "links", "links")):
+def _cards(kb: KB, manifest: dict[str, Any], known: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the figures at the top of the page: label and number."""
+    num_known = sum(kb.num_triples(split=split) for split in known)
+    cards = [("languages", f"{len(kb.languages):,}"), ("known facts", f"{num_known:,}")]
+    for lang, kinds in manifest["proposals"].items():
+        cards.append((f"facts proposed in {language_name(lang)}", f"{sum(kinds.values()):,}"))
+    for table, count in (("labels", "names"), ("links", "links")):
         for lang, counts in manifest.get(table, {}).items():
-            cards.append((f"{what} in {language_name(lang)}", f"{counts[part]:,}"))
+            cards.append((f"{count} proposed in {language_name(lang)}", f"{counts[count]:,}"))
     return cards
 
 
-def _run(manifest: dict[str, Any]) -> str:
-    """What was asked of `enrich`."""
+def _settings(manifest: dict[str, Any]) -> str:
+    """Return the settings of the run in one sentence."""
     config = manifest["config"]
     into = ", ".join(language_name(lang) for lang in config["into"])
-    only = f", only {', '.join(config['relations'])}" if config["relations"] else ""
-    most = f", the {config['limit']:,} most confident" if config["limit"] else ""
-    evidence = ", ".join(manifest["rankers"])
+    relations = f", relations {', '.join(config['relations'])}" if config["relations"] else ""
+    limit = f", the {config['limit']:,} most confident" if config["limit"] else ""
     return (
-        f"Proposed into {into}, from confidence {config['min_confidence']:g} on{only}{most}; "
-        f"evidence: {evidence}."
+        f"Proposals in {into} with a confidence of {config['min_confidence']:g} or more"
+        f"{relations}{limit}. Evidence: {', '.join(manifest['rankers'])}."
     )
 
 
-def _coverage(report: Report, manifest: dict[str, Any]) -> dict[str, Any] | None:
-    """Of what could be said in a language, the share that is: before and after."""
-    kb = report.kb
-    langs = list(report.langs or manifest["config"]["into"])
-    before = Counter(
-        {
-            (lang, relation): number
-            for lang, relation, number in kb.query(
-                "SELECT lang, relation, count(*) FROM triples "
-                f"WHERE split IN {_tuple(_known(manifest))} GROUP BY ALL"
-            ).fetchall()
-        }
-    )
-    possible = _possible(kb, langs)
-    source = quote_path(Path(report.proposals) / "proposals.parquet")
-    query = f"SELECT lang, relation, count(*) FROM read_parquet({source}) GROUP BY ALL"
-    added = Counter({(lang, part): number for lang, part, number in kb.query(query).fetchall()})
-    total: Counter[int] = Counter()
-    for (_, relation), number in possible.items():
-        total[relation] += number
+def _coverage(
+    report: Report, manifest: dict[str, Any], known: Sequence[str]
+) -> dict[str, Any] | None:
+    """Return the share of facts that each language states, before and after the enrichment.
+
+    The whole is the facts of a relation that any language states and the language has names for.
+    """
+    kb, langs = report.kb, list(report.langs or manifest["config"]["into"])
+    proposals = quote_path(Path(report.proposals) / "proposals.parquet")
+    added_sql = f"SELECT lang, relation, count(*) FROM read_parquet({proposals}) GROUP BY ALL"
+    before = _count(kb, _STATED, {"splits": list(known)})
+    added = _count(kb, added_sql)
+    statable = _count(kb, _STATABLE, {"langs": langs})
+    # The relations with most facts over all languages shown are the rows.
+    by_relation: Counter[int] = Counter()
+    for (_, relation), number in statable.items():
+        by_relation[relation] += number
     names = kb.relation_names("en" if "en" in kb.languages else langs[0])
     rows = []
-    for relation, _ in total.most_common(_RELATIONS):
-        cells = []
-        for lang in langs:
-            whole = max(possible[lang, relation], before[lang, relation])
-            first = before[lang, relation] / whole if whole else float("nan")
-            then = min(1.0, first + added[lang, relation] / whole) if whole else float("nan")
-            text = "–" if first != first else f"{first:.0%} → {then:.0%}"
-            # Squared, so that the upper half of the scale can be told apart.
-            shades = [0.0 if x != x else round(0.8 * x**2, 3) for x in (first, then)]
-            cells.append({"text": text, "before": shades[0], "after": shades[1]})
+    for relation, _ in by_relation.most_common(_NUM_RELATIONS):
+        keys = [(lang, relation) for lang in langs]
+        cells = [_coverage_cell(before[key], added[key], statable[key]) for key in keys]
         rows.append({"relation": names[relation], "cells": cells})
     return {"langs": langs, "rows": rows} if rows else None
 
 
-def _possible(kb: KB, langs: Sequence[str]) -> Counter[tuple[str, int]]:
-    """Facts that any language states and a language has names for, by language and relation."""
-    rows = kb.query(
-        """
-        WITH stated AS MATERIALIZED (
-            SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
-            FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
-        )
-        SELECT x.lang, f.relation, count(DISTINCT (x.id, y.id))
-        FROM stated f JOIN entities x ON x.concept = f.a AND list_contains($langs, x.lang)
-        JOIN entities y ON y.concept = f.b AND y.lang = x.lang GROUP BY ALL
-        """,
-        {"langs": list(langs)},
-    ).fetchall()
+def _coverage_cell(before: int, added: int, statable: int) -> dict[str, Any]:
+    """Return the text of a cell and its two shades, from 0 to 0.8."""
+    whole = max(statable, before)
+    if not whole:
+        return {"text": "–", "before": 0.0, "after": 0.0}
+    shares = (before / whole, min(1.0, before / whole + added / whole))
+    # Squared, so that the upper half of the scale can be told apart.
+    shades = [round(0.8 * share**2, 3) for share in shares]
+    text = f"{shares[0]:.0%} → {shares[1]:.0%}"
+    return {"text": text, "before": shades[0], "after": shades[1]}
+
+
+def _count(kb: KB, sql: str, parameters: dict[str, Any] | None = None) -> Counter[tuple[str, int]]:
+    """Return the result of a count as numbers by language and relation."""
+    rows = kb.query(sql, parameters).fetchall()
     return Counter({(lang, relation): number for lang, relation, number in rows})
 
 
-def _tuple(values: Sequence[str]) -> str:
-    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
-
-
-def _examples(report: Report, known: Sequence[str]) -> tuple[list[dict[str, str]], bool]:
-    """Proposals of every language, spread over the relations; and whether they can be judged."""
-    kb, splits = report.kb, _tuple(known)
-    source = quote_path(Path(report.proposals) / "proposals.parquet")
-    rows = kb.query(
-        f"""
-        WITH few AS (
-            SELECT * FROM read_parquet({source})
-            QUALIFY row_number() OVER (PARTITION BY lang, relation ORDER BY id) <= 2
-        ), chosen AS (
-            SELECT * FROM few
-            QUALIFY row_number() OVER (PARTITION BY lang ORDER BY id) <= {_EXAMPLES}
-        )
-        SELECT *, EXISTS (
-            SELECT 1 FROM triples t WHERE t.subject = c.subject AND t.relation = c.relation
-                AND t.object = c.object AND t.split NOT IN {splits}
-        ) AS is_right
-        FROM chosen c ORDER BY id
-        """
-    ).to_arrow_table()
-    query = f"SELECT 1 FROM triples WHERE split NOT IN {splits} LIMIT 1"
-    return [_example(row) for row in rows.to_pylist()], bool(kb.query(query).fetchall())
+def _examples(report: Report, known: Sequence[str]) -> list[dict[str, str]]:
+    """Return proposals of every language, spread over the relations."""
+    proposals = quote_path(Path(report.proposals) / "proposals.parquet")
+    parameters = {"number": _NUM_EXAMPLES, "splits": list(known)}
+    rows = report.kb.query(_EXAMPLES.format(proposals=proposals), parameters).to_arrow_table()
+    return [_example(row) for row in rows.to_pylist()]
 
 
 def _example(row: dict[str, Any]) -> dict[str, str]:
-    next_best = ""
+    """Return a proposal as the texts of a table row."""
+    runner_up = ""
     if row["runner_up"]:
-        next_best = f"{row['runner_up']} ({row['runner_up_confidence']:.2f})"
+        runner_up = f"{row['runner_up']} ({row['runner_up_confidence']:.2f})"
     return {
         "lang": row["lang"],
         "subject": row["subject_name"],
         "relation": row["relation_name"],
         "object": row["object_name"],
         "confidence": f"{row['confidence']:.2f}",
-        "origin": _languages(row["origin"]),
-        "runner_up": next_best,
+        "origin": _language_list(row["origin"]),
+        "runner_up": runner_up,
         "judged": "yes" if row["is_right"] else "no",
     }
 
 
-def _languages(codes: Sequence[str], most: int = 4) -> str:
-    """Some of them, and how many more."""
+def _language_list(codes: Sequence[str]) -> str:
     if not codes:
-        return "no language: the model and its rules"
-    rest = f" and {len(codes) - most} more" if len(codes) > most else ""
-    return ", ".join(codes[:most]) + rest
+        return "no language (inferred)"
+    more = len(codes) - _NUM_LANGUAGES
+    return ", ".join(codes[:_NUM_LANGUAGES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _picture(reliability: Mapping[str, Mapping[str, Reliability]]) -> str | None:
-    if not reliability:
+def _reliability_image(curves: Mapping[str, Mapping[str, Reliability]]) -> str | None:
+    if not curves:
         return None
-    picture = io.BytesIO()
-    plot_reliability(reliability, picture)
-    return _data(picture.getvalue())
+    image = io.BytesIO()
+    plot_reliability(curves, image)
+    return _image_data(image.getvalue())
 
 
-def _data(picture: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture).decode()
+def _image_data(image: bytes) -> str:
+    """Return a PNG as a data URL, so that the page is one file."""
+    return "data:image/png;base64," + base64.b64encode(image).decode()
 
 
-def _table(grid: Grid, *, first: bool) -> dict[str, Any]:
+def _table_content(table: ResultTable) -> dict[str, Any]:
     return {
-        "heading": "Figures" if first else "",
-        "caption": f"{grid.title} (%)",
-        "note": " ".join(grid.notes),
-        "heads": ["row", *grid.heads()],
-        "rows": [[row, *grid.cells(row)] for row in grid.rows],
+        "caption": f"{table.title} (%)",
+        "note": " ".join(table.notes),
+        "heads": ["method", *table.headers()],
+        "rows": [[method, *table.cells(method)] for method in table.rows],
     }
 
 
-def _markdown(values: dict[str, Any], grids: Sequence[Grid]) -> str:
-    """The same for a terminal or a repository."""
-
-    lines = [f"# {plain(values['title'])}", "", plain(values["introduction"]), ""]
-    lines += [f"- {plain(name)}: {plain(value)}" for name, value in values["cards"]]
-    coverage = values["coverage"]
+def _render_markdown(content: dict[str, Any], tables: Sequence[ResultTable]) -> str:
+    """Return the report as Markdown, for a terminal or a repository."""
+    lines = [f"# {plain(content['title'])}", ""]
+    if content["introduction"]:
+        lines += [plain(content["introduction"]), ""]
+    lines += [f"- {plain(name)}: {plain(value)}" for name, value in content["cards"]]
+    coverage = content["coverage"]
     if coverage:
-        lines += ["", "## What the languages state, before and after", ""]
-        lines += ["| relation | " + " | ".join(coverage["langs"]) + " |"]
-        lines += ["| --- |" + " ---: |" * len(coverage["langs"])]
-        for row in coverage["rows"]:
-            cells = " | ".join(cell["text"] for cell in row["cells"])
-            lines.append(f"| {plain(row['relation'])} | {cells} |")
-    if grids:
-        lines += ["", "## Figures", "", grids_markdown(grids)]
-    lines += ["## Some proposals", "", "| language | subject | relation | object | confidence |"]
-    lines += ["| --- | --- | --- | --- | ---: |"]
-    for row in values["examples"]:
-        names = " | ".join(plain(row[name]) for name in ("lang", "subject", "relation", "object"))
-        lines.append(f"| {names} | {row['confidence']} |")
-    lines += ["", plain(values["run"])]
-    lines += ["", f"Made by {plain(values['tool'])}: `{values['command'].replace('`', '')}`."]
-    lines += [f"Licence of the data: {plain(values['licence'])}."]
+        rows = (
+            [row["relation"], *(cell["text"] for cell in row["cells"])] for row in coverage["rows"]
+        )
+        lines += ["", "## Facts stated before and after", ""]
+        lines += _markdown_table(["relation", *coverage["langs"]], rows, num_text=1)
+    if tables:
+        lines += ["", "## Results", "", tables_markdown(tables).rstrip("\n")]
+    columns = ["lang", "subject", "relation", "object", "confidence"]
+    rows = ([row[column] for column in columns] for row in content["examples"])
+    lines += ["", "## Examples of proposals", ""]
+    lines += _markdown_table(["language", *columns[1:]], rows, num_text=4)
+    lines += ["", plain(content["settings"])]
+    lines += ["", f"Made by {plain(content['tool'])}: `{content['command'].replace('`', '')}`."]
+    lines += [f"Licence of the data: {plain(content['licence'])}."]
     return "\n".join(lines) + "\n"
+
+
+def _markdown_table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], num_text: int
+) -> list[str]:
+    """Return the lines of a table whose columns after the first `num_text` are numbers."""
+    rules = ["---"] * num_text + ["---:"] * (len(headers) - num_text)
+    cells = [headers, rules, *([plain(cell) for cell in row] for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]

@@ -1,21 +1,19 @@
-"""The main job: facts that a KB lacks in a language, each with a confidence and an origin.
+"""The main job: propose facts that a KB lacks in a language, with confidence and origin.
 
     enrich(kb, "proposals", EnrichConfig(into=("et",)), model="model")
 
-`missing` says what to ask, the rankers of `ranking` answer (the decoder, facts carried along links,
-rules, a graph embedding when there is one), `fusion` makes one confidence of them, fitted on valid
-facts. A question that may have no answer at all (a relation that things like the subject have)
-counts with how likely it has one. What is known is never proposed, nor a second object of a
-relation that has one.
+`gaps` says what to ask. The rankers answer (the model, facts carried along links, rules, a graph
+embedding), and `fusion` makes one confidence of their answers, fitted on the valid facts. The
+confidence of a guess is multiplied by the probability that it has an answer at all (`answerable`).
+A known fact is never proposed, nor a second object of a relation that has one.
 
-What comes out is a folder of `proposals`. Parts of a run that was stopped lie in PROPOSALS.partial;
-the same call goes on, and ends with the same bytes.
+The result is a proposals folder (see `proposals`). The parts of a stopped run are kept in
+PROPOSALS.partial: the same call resumes it and ends with the same bytes.
+
+Dimension letters: Q questions, N answers of all questions, one question after another.
 """
 
-import hashlib
-import json
 import logging
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -27,56 +25,64 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prixlm.enrichment.answerable import Chance
-from prixlm.enrichment.gaps import KINDS, Missing, MissingConfig, MissingFacts
-from prixlm.enrichment.labels import SCHEMA as LABELS
-from prixlm.enrichment.labels import LabelConfig, LabelRule
-from prixlm.enrichment.links import SCHEMA as LINKS
-from prixlm.enrichment.links import LinkConfig, LinkRule
-from prixlm.enrichment.proposals import FORMAT, PART, join_parts, read_manifest, write_timings
+from prixlm.arrays import rank_in_group
+from prixlm.enrichment.answerable import Answerability
+from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
+from prixlm.enrichment.labels import LabelConfig, propose_labels
+from prixlm.enrichment.links import LinkConfig, propose_links
+from prixlm.enrichment.proposals import (
+    FORMAT,
+    MARKS_FILE,
+    PART_SCHEMA,
+    join_parts,
+    read_manifest,
+    write_manifest,
+    write_timings,
+)
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import check_target, disk_errors, locked, publish, write_atomically
+from prixlm.files import Workspace, check_target, open_workspace, publish, whole_folder
 from prixlm.kb.store import KB
 from prixlm.languages import parse_languages
-from prixlm.rankers.base import Ranked
-from prixlm.rankers.complex import GraphRanker
+from prixlm.rankers.base import Queries, Ranked
 from prixlm.rankers.fusion import Fusion, FusionConfig, fitted_languages
-from prixlm.rankers.links import Transfer
-from prixlm.rankers.lm import ModelRanker
-from prixlm.rankers.suite import Evidence, check_trained, gather_evidence
-from prixlm.types import Progress
+from prixlm.rankers.suite import Suite, load_suite
+from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
-_SHOWN = 8
-"""Relations that an error names."""
-_PART = 512
-"""Questions of one part: what a kill can lose."""
+_SHOWN_RELATIONS = 8
+"""Relations that an error lists."""
+_PART_QUESTIONS = 512
+"""Questions of one part: all that a kill can lose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnrichConfig:
-    """What is proposed."""
+    """What is proposed.
 
-    into: tuple[str, ...]  # languages
-    min_confidence: float = 0.5
-    relations: tuple[str, ...] | None = None  # names or keys; all if none
-    limit: int | None = None  # so many proposals, the most confident
-    answers: int = 5  # most objects to a question
-    labels: bool = False  # also names of things that have none in the language
-    pivot: str = "en"  # the language that links are proposed into, with an encoder
-    missing: MissingConfig = field(default_factory=MissingConfig)
+    Example:
+        >>> config = prixlm.EnrichConfig(into=("et", "fi"), min_confidence=0.8)
+    """
+
+    into: tuple[str, ...]  # languages to enrich
+    min_confidence: float = 0.5  # leave out proposals below it
+    relations: tuple[str, ...] | None = None  # names or keys of the relations; None: all
+    limit: int | None = None  # keep this number of proposals, the most confident ones
+    answers: int = 5  # most objects of a question
+    labels: bool = False  # propose names for concepts that a language has no name for
+    pivot: str = "en"  # language that links are proposed into, with an encoder
+    missing: GapConfig = field(default_factory=GapConfig)
     fusion: FusionConfig = field(default_factory=lambda: FusionConfig(together=True))
 
     def __post_init__(self) -> None:
-        if not self.fusion.together:  # a question may have several objects that are missing
+        if not self.fusion.together:  # a question may lack several objects
             object.__setattr__(self, "fusion", replace(self.fusion, together=True))
         if not 0 <= self.min_confidence <= 1:
             raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
         if self.limit is not None and self.limit < 1:
             raise PrixError(f"--limit {self.limit}: expected 1 or more.")
-        if self.answers < 1 or not self.into:
-            raise PrixError("name a language at least, and ask for 1 answer or more.")
+        if self.answers < 1:
+            raise PrixError(f"answers {self.answers}: expected 1 or more.")
         object.__setattr__(self, "into", tuple(parse_languages(self.into)))
 
 
@@ -84,281 +90,262 @@ def enrich(
     kb: KB,
     to: Path | str,
     config: EnrichConfig,
+    *,
     model: Path | str | None = None,
     graph: Path | str | None = None,
-    progress: Progress | None = None,
-    *,
     encoder: Path | str | None = None,
     overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Propose what is missing, and write it down; the manifest of the proposals."""
+    """Propose what a KB lacks in some languages, write a proposals folder, return its manifest.
+
+    kb: a split, whose valid facts the confidence is fitted on.
+    model, graph: folders of a Prix-LM and a graph embedding trained on this KB, as evidence.
+    encoder: folder of an entity encoder; links into `config.pivot` are proposed too.
+    overwrite: replace a proposals folder without marks.
+
+    Example:
+        >>> config = prixlm.EnrichConfig(into=("et",), relations=("capital",), min_confidence=0.1)
+        >>> manifest = prixlm.enrich(prixlm.KB("split"), "proposals", config, graph="graph")
+        >>> list(manifest["proposals"])
+        ['et']
+    """
     to = Path(to)
     work = check_target(to, [kb.folder], overwrite)
-    _check_old(to)
-    missing = MissingFacts(kb, _with_relations(kb, config))
-    _check(kb, config)
-    # All that is known is evidence; the confidence is fitted with train alone.
-    evidence = gather_evidence(kb, model, graph, progress, config.missing.known)
+    _check_replaced(to)
+    _check_kb(kb, config)
+    gaps = GapFinder(kb, _gap_config(kb, config))
+    entity_encoder = None if encoder is None else _load_encoder(kb, encoder)
+    # Links and rules may carry over all known facts; only the confidence is fitted on train alone.
+    suite = load_suite(kb, model, graph, progress, config.missing.known)
     started = time.monotonic()
-    with disk_errors(work), locked(work):
-        _check_stamp(work, kb, config, evidence)
-        fusion = _fit(kb, evidence, config, work, progress)
-        chance = _chance(kb, config, work)
-        run = _Run(missing, fusion, chance, evidence, config)
-        parts = list(_parts(run, work, progress))
-        out = work / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        counts = join_parts(kb, parts, out / "proposals.parquet", config.limit, work)
-        more = _labels(kb, config, out) | _links(kb, config, encoder, out, progress)
-        manifest = _manifest(kb, config, evidence, counts) | more
-        write_atomically(
-            out / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1) + "\n"
-        )
+    # Parts of other settings, of another KB or of other models are not resumed.
+    stamp = {"config": asdict(config), "kb": kb.fingerprint(), "trained": suite.identity}
+    with open_workspace(work, stamp) as workspace:
+        fusion = _fit_fusion(kb, suite, config, workspace, progress)
+        answerable = _fit_answerable(kb, config, workspace)
+        run = _Run(config, gaps, suite, fusion, answerable)
+        parts = list(run.make_parts(workspace, progress))
+        out, scratch = workspace.empty_folder("out"), workspace.empty_folder("scratch")
+        counts = join_parts(kb, parts, out / "proposals.parquet", config.limit, scratch)
+        manifest = _manifest(kb, config, suite, counts)
+        if config.labels:
+            manifest["labels"] = _write_labels(kb, config, out)
+        if entity_encoder is not None:
+            manifest["links"] = _write_links(kb, config, entity_encoder, out, progress)
+        write_manifest(out, manifest)
         write_timings(out, {"enrich": time.monotonic() - started})
         publish(out, to)
-    shutil.rmtree(work, ignore_errors=True)
+        workspace.remove()
     return read_manifest(to)
 
 
-def _check_old(to: Path) -> None:
-    """Only proposals are replaced, and never the work of a reviewer."""
+def _check_replaced(to: Path) -> None:
+    """Refuse to replace anything but proposals, or proposals that a person has marked."""
     if to.exists():
         read_manifest(to)
-        if (to / "marks.json").exists():
+        if (to / MARKS_FILE).exists():
             raise PrixError(
-                f"{to} has the marks of a review: name another folder, or export them and remove "
-                "marks.json."
+                f"{to} has the marks of a review: name another folder, or export the proposals and "
+                f"delete {MARKS_FILE}."
             )
 
 
-def _check(kb: KB, config: EnrichConfig) -> None:
-    if not any(kb.manifest.counts["linked"].values()):
-        logger.warning(
-            "%s has no links between its languages: no fact can be carried over, and only "
-            "relations that things like the subject usually have are asked for",
-            kb.folder,
-        )
-    linked = kb.manifest.counts["linked"]
-    for lang in config.into:
-        if any(linked.values()) and lang in kb.languages and not linked.get(lang):
-            logger.warning("%s has no links of %s: no fact can be carried over", kb.folder, lang)
-        if lang in kb.languages and not kb.num_triples(lang):
-            logger.warning(
-                "%s has no triple in %s: only what others state is asked", kb.folder, lang
-            )
-    missing = sorted(set(config.into) - set(kb.languages))
-    if missing:
+def _check_kb(kb: KB, config: EnrichConfig) -> None:
+    """Refuse a KB without the languages or without valid facts; warn if it has few links."""
+    unknown = sorted(set(config.into) - set(kb.languages))
+    if unknown:
         raise PrixError(
-            f"{kb.folder} has no {', '.join(missing)}; it has {', '.join(kb.languages)}."
+            f"{kb.folder} has no {', '.join(unknown)}; it has {', '.join(kb.languages)}."
         )
     if not kb.num_triples(split="valid"):
         raise PrixError(
-            f"{kb.folder} has no valid triples to fit a confidence on: make some with `prixlm "
+            f"{kb.folder} has no valid triples to fit a confidence on: make a split with `prixlm "
             "split`, and pretrain on the split."
         )
+    linked = kb.manifest.counts["linked"]
+    if not any(linked.values()):
+        logger.warning(
+            "%s has no links between its languages: no fact can be carried over, so only relations "
+            "that similar entities have are asked for",
+            kb.folder,
+        )
+    for lang in config.into:
+        if any(linked.values()) and not linked.get(lang):
+            logger.warning("%s has no links of %s: no fact can be carried over", kb.folder, lang)
+        if not kb.num_triples(lang):
+            logger.warning(
+                "%s has no facts in %s: only facts that other languages state are asked for",
+                kb.folder,
+                lang,
+            )
 
 
-def _with_relations(kb: KB, config: EnrichConfig) -> MissingConfig:
-    """Relations by name or key, as numbers."""
+def _gap_config(kb: KB, config: EnrichConfig) -> GapConfig:
+    """Return the settings of the gaps with the relations' names or keys resolved to ids."""
     if config.relations is None:
         return config.missing
-    names: dict[str, set[int]] = {}
-    for found in (kb.relation_keys(), *(kb.relation_names(lang) for lang in config.into)):
-        for number, name in enumerate(found):
-            names.setdefault(name.casefold(), set()).add(number)
-    unknown = [name for name in config.relations if name.casefold() not in names]
+    ids: dict[str, set[int]] = {}  # by name and by key
+    for names in (kb.relation_keys(), *(kb.relation_names(lang) for lang in config.into)):
+        for relation, name in enumerate(names):
+            ids.setdefault(name.casefold(), set()).add(relation)
+    unknown = [name for name in config.relations if name.casefold() not in ids]
     if unknown:
-        some = ", ".join(kb.relation_names(config.into[0])[:_SHOWN])
+        examples = ", ".join(kb.relation_names(config.into[0])[:_SHOWN_RELATIONS])
         raise PrixError(
-            f"no relation {unknown[0]!r} in {kb.folder}; it has {kb.num_relations:,}, such as "
-            f"{some}."
+            f"{kb.folder} has no relation {unknown[0]!r}; it has {kb.num_relations:,}, such as "
+            f"{examples}."
         )
-    wanted = sorted(set().union(*(names[name.casefold()] for name in config.relations)))
-    stated = kb.query("SELECT DISTINCT relation FROM triples WHERE split = 'train'").fetchall()
-    never = sorted(set(wanted) - {relation for (relation,) in stated})
-    if never:
+    wanted = sorted(set().union(*(ids[name.casefold()] for name in config.relations)))
+    # A relation without a train fact is asked for all the same: others may carry over its facts.
+    rows = kb.query("SELECT DISTINCT relation FROM triples WHERE split = 'train'").fetchall()
+    untrained = sorted(set(wanted) - {relation for (relation,) in rows})
+    if untrained:
+        keys = kb.relation_keys()
         logger.warning(
-            "%s: no train fact has it, and nothing can be learnt of it",
-            ", ".join(kb.relation_keys()[relation] for relation in never),
+            "no train fact has the relation %s: nothing can be learnt about it",
+            ", ".join(keys[relation] for relation in untrained),
         )
     return replace(config.missing, relations=tuple(wanted))
 
 
-def _check_stamp(work: Path, kb: KB, config: EnrichConfig, evidence: Evidence) -> None:
-    """Parts of another question are thrown away."""
-    digest = hashlib.sha256(json.dumps(asdict(config)).encode())
-    digest.update(kb.fingerprint().encode())
-    digest.update(evidence.identity.encode())
-    stamp = work / "stamp"
-    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
-        for part in work.glob("part-*"):
-            part.unlink()
-        shutil.rmtree(work / "fusion", ignore_errors=True)
-        (work / "chance.json").unlink(missing_ok=True)
-        write_atomically(stamp, digest.hexdigest())
+def _load_encoder(kb: KB, folder: Path | str) -> EntityEncoder:
+    encoder = EntityEncoder.load(folder)
+    encoder.model.settings.lineage.check_unseen_facts(kb, "the encoder")
+    return encoder
 
 
-def _fit(
-    kb: KB, evidence: Evidence, config: EnrichConfig, work: Path, progress: Progress | None
+def _fit_fusion(
+    kb: KB, suite: Suite, config: EnrichConfig, workspace: Workspace, progress: Progress | None
 ) -> Fusion:
-    """Fitted on the valid facts of the languages, or of all where these have few."""
-    folder = work / "fusion"
-    if not (folder / "fusion.json").exists():
-        rankers = evidence.reading(kb, ("train",)).rankers
+    """Fit the confidence on the valid facts, or load what an interrupted run has fitted."""
+    folder = workspace.folder / "fusion"
+    if not folder.is_dir():
+        rankers = suite.reading(kb, ("train",)).rankers
         langs = fitted_languages(kb, config.into)
-        Fusion.fit(kb, rankers, config.fusion, langs, progress).save(folder)
-    return Fusion.load(kb, evidence.rankers, folder)
+        with whole_folder(folder) as temporary:
+            Fusion.fit(kb, rankers, config.fusion, langs, progress).save(temporary)
+    return Fusion.load(kb, suite.rankers, folder)
 
 
-def _chance(kb: KB, config: EnrichConfig, work: Path) -> Chance:
-    path = work / "chance.json"
-    if not path.exists():
-        Chance.fit(kb, fitted_languages(kb, config.into), config.missing).save(path)
-    return Chance.load(path)
+def _fit_answerable(kb: KB, config: EnrichConfig, workspace: Workspace) -> Answerability:
+    def write(path: Path) -> None:
+        Answerability.fit(kb, fitted_languages(kb, config.into), config.missing).save(path)
+
+    return Answerability.load(workspace.make("answerable.json", write))
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What asks, what answers, and what says how sure that is."""
+    """All that is needed to turn questions into proposals."""
 
-    missing: MissingFacts
-    fusion: Fusion
-    chance: Chance
-    evidence: Evidence
     config: EnrichConfig
+    gaps: GapFinder
+    suite: Suite
+    fusion: Fusion
+    answerable: Answerability
+
+    def make_parts(self, workspace: Workspace, progress: Progress | None) -> Iterator[Path]:
+        """Yield one Parquet part per `_PART_QUESTIONS` questions, reusing finished parts."""
+        into = self.config.into
+        number = 0
+        for index, lang in enumerate(into):
+            entities = self.gaps.kb.entity_range(lang)
+            for block in self.gaps.find(lang):
+                for start in range(0, len(block.queries), _PART_QUESTIONS):
+                    rows = np.arange(start, min(start + _PART_QUESTIONS, len(block.queries)))
+                    yield self._make_part(workspace, number, block.select(rows))
+                    number += 1
+                if progress is not None:
+                    # In thousandths of a language: the number of questions is not known yet.
+                    done = int(block.queries.subject[-1]) - entities.start + 1
+                    thousandths = 1000 * index + 1000 * done // len(entities)
+                    progress("enrich", thousandths, 1000 * len(into))
+
+    def _make_part(self, workspace: Workspace, number: int, gaps: Gaps) -> Path:
+        def write(path: Path) -> None:
+            pq.write_table(self._propose(gaps), path)
+
+        return workspace.make(f"part-{number:07d}.parquet", write)
+
+    def _propose(self, gaps: Gaps) -> pa.Table:
+        """Return the proposals for some questions, as ids (PART_SCHEMA)."""
+        queries = gaps.queries
+        # One answer more than are proposed, as the runner-up of the last one.
+        explained = self.fusion.explain(queries, self.config.answers + 1)
+        ranked, owner = explained.ranked, explained.ranked.owners()
+        confidence = self.fusion.confidence(ranked.score) * self.answerable.predict(gaps)[owner]
+        has_one_object = self.gaps.has_one_object[queries.relation]
+        # (N,) how many answers of its question may be proposed.
+        limit = np.where(has_one_object, 1, self.config.answers)[owner]
+        is_proposed = (rank_in_group(owner) < limit) & (confidence >= self.config.min_confidence)
+        rows, origins = self._new_answers(queries, ranked, np.flatnonzero(is_proposed))
+
+        # The runner-up is the next answer of the same question.
+        following = np.minimum(rows + 1, len(owner) - 1)
+        has_next = (rows + 1 < len(owner)) & (owner[following] == owner[rows])
+        columns = {
+            "lang": np.full(len(rows), queries.lang),
+            "subject": queries.subject[owner[rows]],
+            "relation": queries.relation[owner[rows]],
+            "object": ranked.entity[rows],
+            "confidence": np.round(confidence[rows], 6),
+            "why": np.array(KINDS)[gaps.kind[owner[rows]]],
+            "origin": pa.array(origins, pa.list_(pa.string())),
+            "model_score": explained.score(self.suite.model)[rows],
+            "model_rank": explained.rank(self.suite.model)[rows],
+            "graph_rank": explained.rank(self.suite.graph)[rows],
+            "runner_up": np.where(has_next, ranked.entity[following], -1),
+            "runner_up_confidence": np.where(has_next, np.round(confidence[following], 6), np.nan),
+        }
+        arrays = [_to_column(columns[field.name], field.type) for field in PART_SCHEMA]
+        return pa.Table.from_arrays(arrays, schema=PART_SCHEMA)
+
+    def _new_answers(
+        self, queries: Queries, ranked: Ranked, rows: Array
+    ) -> tuple[Array, list[list[str]]]:
+        """Return the answers that their own language does not state, and who states them.
+
+        rows: positions in `ranked`. A concept may have two entities in a language; a fact about one
+        of them is known of the other.
+        """
+        asked = queries.select(ranked.owners()[rows])
+        answers = Ranked(np.arange(len(rows) + 1), ranked.entity[rows], ranked.score[rows])
+        origins = self.suite.links["lookup"].origins(asked, answers)
+        is_new = np.array([queries.lang not in langs for langs in origins], bool)
+        return rows[is_new], [langs for langs in origins if queries.lang not in langs]
 
 
-def _parts(run: _Run, work: Path, progress: Progress | None) -> Iterator[Path]:
-    """A file for every so many questions, made now or found."""
-    missing, config = run.missing, run.config
-    number = 0
-    for place, lang in enumerate(config.into):
-        own = missing.kb.entity_range(lang)
-        for block in missing.questions(lang):
-            for start in range(0, len(block.queries), _PART):
-                rows = np.arange(start, min(start + _PART, len(block.queries)))
-                path = work / f"part-{number:07d}.parquet"
-                number += 1
-                if not path.exists():
-                    some = Missing(
-                        block.queries.select(rows), block.expected[rows], block.kind[rows]
-                    )
-                    table = _propose(run, some)
-                    pq.write_table(table, path.with_suffix(".tmp"))
-                    path.with_suffix(".tmp").rename(path)
-                yield path
-            if progress is not None:
-                last = int(block.queries.subject[-1]) - own.start + 1
-                progress("enrich", place * 1000 + 1000 * last // len(own), 1000 * len(config.into))
-
-
-def _propose(run: _Run, asked: Missing) -> pa.Table:
-    """The proposals for some questions."""
-    queries, config, evidence = asked.queries, run.config, run.evidence
-    found = run.fusion.explain(queries, config.answers + 1)
-    owner, ranked = found.ranked.owners(), found.ranked
-    confidence = run.fusion.confidence(ranked.score) * run.chance.predict(asked)[owner]
-    place = np.arange(len(owner)) - ranked.offset[owner]
-    # A relation of one object gets one proposal; the next best is said beside each.
-    most = np.where(run.missing.single[queries.relation], 1, config.answers)[owner]
-    kept = np.flatnonzero((place < most) & (confidence >= config.min_confidence))
-    after = np.minimum(kept + 1, len(owner) - 1)
-    has_next = (kept + 1 < len(owner)) & (owner[after] == owner[kept])
-    lookup = next(r for r in evidence.rankers if isinstance(r, Transfer) and r.rule == "lookup")
-    chosen = queries.select(owner[kept])
-    origins = lookup.origins(
-        chosen, Ranked(np.arange(len(kept) + 1), ranked.entity[kept], ranked.score[kept])
-    )
-    # A concept may have two entities in a language: what it states of one is known of the other.
-    new = np.array([queries.lang not in part for part in origins], bool)
-    kept, after, has_next = kept[new], after[new], has_next[new]
-    chosen = chosen.select(np.flatnonzero(new))
-    origins = [part for part in origins if queries.lang not in part]
-    model, graph = evidence.place(ModelRanker), evidence.place(GraphRanker)
-    nothing = np.full(len(kept), np.nan)
-    columns = {
-        "lang": np.full(len(kept), queries.lang),
-        "subject": chosen.subject,
-        "relation": chosen.relation,
-        "object": ranked.entity[kept],
-        "confidence": np.round(confidence[kept], 6),
-        "why": np.array(KINDS)[asked.kind[owner[kept]]],
-        "origin": pa.array(origins, pa.list_(pa.string())),
-        "model_score": nothing if model is None else found.score[kept, model],
-        "model_rank": nothing if model is None else found.rank[kept, model],
-        "graph_rank": nothing if graph is None else found.rank[kept, graph],
-        "runner_up": np.where(has_next, ranked.entity[after], -1),
-        "runner_up_confidence": np.where(has_next, np.round(confidence[after], 6), np.nan),
-    }
-    arrays = [_column(columns[f.name], f.type) for f in PART]
-    return pa.Table.from_arrays(arrays, schema=PART)
-
-
-def _column(values: Any, kind: pa.DataType) -> pa.Array:
+def _to_column(values: Any, kind: pa.DataType) -> pa.Array:
+    """Return values as an Arrow column, with null for NaN."""
     if isinstance(values, pa.Array):
         return values
-    missing = np.isnan(values) if values.dtype.kind == "f" else None
-    if missing is not None and pa.types.is_integer(kind):
-        values = np.where(missing, 0, values).astype(np.int64)
-    array = pa.array(values, mask=missing)
-    return array if array.type == kind else array.cast(kind)
+    # Floats may be NaN, and an integer column cannot hold NaN under its nulls.
+    is_null = np.isnan(values) if values.dtype.kind == "f" else None
+    if is_null is not None and pa.types.is_integer(kind):
+        values = np.where(is_null, 0, values).astype(np.int64)
+    return pa.array(values, mask=is_null).cast(kind)
 
 
-def _labels(kb: KB, config: EnrichConfig, out: Path) -> dict[str, Any]:
-    """Names that languages may take over; their number by language, or why there are none."""
-    if not config.labels:
-        return {}
-    found, tables = {}, []
-    for lang in config.into:
-        try:
-            rule = LabelRule(kb, lang, LabelConfig(min_confidence=config.min_confidence))
-        except PrixError as error:  # of a language in a script of its own there is nothing to learn
-            logger.warning("no names for %s: %s", lang, error)
-            found[lang] = {"names": 0, "why": str(error)}
-            continue
-        tables.append(pa.concat_tables([LABELS.empty_table(), *rule.proposals()]))
-        assert rule.reliability is not None
-        found[lang] = {"names": tables[-1].num_rows, "ece": round(rule.reliability.ece, 4)}
-    order = [("lang", "ascending"), ("confidence", "descending"), ("concept", "ascending")]
-    table = pa.concat_tables([LABELS.empty_table(), *tables]).sort_by(order)
+def _write_labels(kb: KB, config: EnrichConfig, out: Path) -> dict[str, Any]:
+    """Write the label proposals; return their summary."""
+    settings = LabelConfig(min_confidence=config.min_confidence)
+    table, summary = propose_labels(kb, config.into, settings)
     pq.write_table(table, out / "labels.parquet", compression="zstd")
-    return {"labels": found}
+    return summary
 
 
-def _links(
-    kb: KB,
-    config: EnrichConfig,
-    encoder: Path | str | None,
-    out: Path,
-    progress: Progress | None,
+def _write_links(
+    kb: KB, config: EnrichConfig, encoder: EntityEncoder, out: Path, progress: Progress | None
 ) -> dict[str, Any]:
-    """Counterparts in the pivot language; their number by language."""
-    if encoder is None:
-        return {}
-    found, tables = {}, []
+    """Write the link proposals; return their summary."""
     settings = LinkConfig(min_confidence=config.min_confidence)
-    loaded = EntityEncoder.load(encoder)
-    check_trained(kb, loaded.model.settings.trained, "encoder")
-    for lang in config.into:
-        if lang == config.pivot:
-            continue
-        try:
-            rule = LinkRule(kb, loaded, lang, config.pivot, settings, progress)
-        except PrixError as error:
-            logger.warning("no links for %s: %s", lang, error)
-            found[lang] = {"links": 0, "why": str(error)}
-            continue
-        tables.append(rule.proposals())
-        found[lang] = {"links": tables[-1].num_rows}
-    table = pa.concat_tables([LINKS.empty_table(), *tables])
+    table, summary = propose_links(kb, encoder, config.into, config.pivot, settings, progress)
     pq.write_table(table, out / "links.parquet", compression="zstd")
-    return {"links": found}
+    return summary
 
 
-def _manifest(
-    kb: KB, config: EnrichConfig, evidence: Evidence, counts: dict[str, Any]
-) -> dict[str, Any]:
+def _manifest(kb: KB, config: EnrichConfig, suite: Suite, counts: dict[str, Any]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": 1,
@@ -366,8 +353,8 @@ def _manifest(
         "kb": kb.fingerprint(),
         "licence": kb.manifest.licence,
         "sources": [str(source["name"]) for source in kb.manifest.sources],
-        "rankers": [ranker.name for ranker in evidence.rankers],
-        "trained": evidence.identity,
+        "rankers": [ranker.name for ranker in suite.rankers],
+        "trained": suite.identity,
         "config": asdict(config),
         "proposals": counts,
         "fitted_on": fitted_languages(kb, config.into),

@@ -1,14 +1,14 @@
-"""Names to unit vectors: the entity encoder (Sec. 2.2, similarity-based inference).
+"""Encode names as unit vectors (Sec. 2.2, similarity-based inference).
 
     encoder = EntityEncoder.load("encoder")
     vectors = encoder.encode(["Tallinn", "Таллинн"])        # (2, H), each of length 1
 
-A name is read as `<s> name </s>` in both directions, and its vector is the last layer's state at
-`<s>` (`first`), or the mean of the states of its real tokens (`mean`). Any Prix-LM, XLM-R or mBERT
-folder can be an encoder; `mirror` makes a good one of it. A saved encoder is a Prix-LM folder that
-`SentenceTransformer(folder)` loads too, with the same vectors.
+A name is read as `<s> name </s>` in both directions. Its vector is the last layer's state at `<s>`
+(pooling `first`), or the mean of the states of its tokens (pooling `mean`), scaled to unit length.
+Any Prix-LM, XLM-R or mBERT folder can be an encoder; `mirror` trains a good one. A saved encoder is
+a Prix-LM folder that `SentenceTransformer(folder)` loads too, with the same vectors.
 
-Dimension letters: N names, B names in a pass, L its longest, H width.
+Dimension letters: N names, B names in one pass, L tokens of the longest of them, H width, T states.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from prixlm.lm.token_cache import Ragged, encode_names, make_ragged
 from prixlm.training.sampler import cut_batches
 from prixlm.types import Array, Progress
 
-POOLINGS = ("first", "mean")
+_POOLINGS = ("first", "mean")
 _SETTINGS = "encoder.json"
 _CHUNK = 1 << 15
 """Names that are tokenised, sorted by length and encoded together."""
 _BUDGET = 1 << 13
-"""Padded tokens in one pass through the model."""
+"""Most tokens in one pass through the model, padding included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +45,29 @@ class EncoderSettings:
     """How names are read: `encoder.json` in an encoder's folder."""
 
     pooling: str = "first"  # the state at <s>, or the mean of all states
-    max_tokens: int = 25  # <s> and </s> included; longer names are cut
+    max_tokens: int = 25  # of one name, <s> and </s> included; longer names are cut
 
     def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise PrixError(f"pooling {self.pooling}: expected {' or '.join(POOLINGS)}.")
+        if self.pooling not in _POOLINGS:
+            raise PrixError(f"pooling {self.pooling}: expected {' or '.join(_POOLINGS)}.")
         if self.max_tokens < 3:
             raise PrixError(f"max_tokens {self.max_tokens}: expected 3 or more.")
 
 
 class EntityEncoder:
-    """A model, and how its states become vectors."""
+    """A model, and how its states become vectors.
+
+    Example:
+        >>> encoder = prixlm.EntityEncoder.load("encoder")
+        >>> encoder.encode(["Finland", "Suomi"]).shape
+        (2, 128)
+    """
 
     def __init__(self, model: PrixLM, settings: EncoderSettings | None = None) -> None:
-        self.model, self.settings = model, settings or EncoderSettings()
-        longest = min(self.settings.max_tokens, model.max_length)
-        self.settings = dataclasses.replace(self.settings, max_tokens=longest)
+        """Use a loaded model. Names are cut to the positions that it has."""
+        settings = settings or EncoderSettings()
+        longest = min(settings.max_tokens, model.max_length)
+        self.model, self.settings = model, dataclasses.replace(settings, max_tokens=longest)
         base = model.encoder.base
         self.start, self.end, self.padding = (
             model.encoder.id(token) for token in (base.start, base.separator, base.padding)
@@ -68,9 +75,9 @@ class EntityEncoder:
 
     @classmethod
     def load(cls, folder: Path | str, settings: EncoderSettings | None = None) -> "EntityEncoder":
-        """An encoder that was saved, a Prix-LM, or a base model (a folder, or a name on the hub).
+        """Load a saved encoder, a Prix-LM, or a base model (a folder, or a name on the hub).
 
-        settings: instead of those of the folder.
+        settings: replace those of the folder.
         """
         path = Path(folder)
         if settings is None and (path / _SETTINGS).exists():
@@ -81,10 +88,11 @@ class EntityEncoder:
         return cls(load_model(folder), settings)
 
     def save(self, folder: Path | str) -> None:
-        """A Prix-LM folder with what sentence-transformers needs beside it."""
+        """Write a Prix-LM folder, and beside it the files that sentence-transformers needs."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tokenizer = self.model.tokenizer.backend_tokenizer
+        # The saved tokenizer adds <s> and </s> by itself; in this package, `_pad` does.
         base, before = self.model.encoder.base, tokenizer.post_processor
         tokenizer.post_processor = TemplateProcessing(
             single=f"{base.start} $A {base.separator}",
@@ -101,76 +109,82 @@ class EntityEncoder:
 
     @property
     def width(self) -> int:
+        """Dimensions of a vector."""
         return int(self.model.backbone.config.hidden_size)
 
     def fingerprint(self) -> str:
-        """A hash of weights, tokenizer and settings: which encoder some vectors come from."""
-        found = hashlib.sha256(json.dumps(asdict(self.settings)).encode())
+        """Return a hash of weights, tokenizer and settings: it tells which encoder made vectors."""
+        # All weights of the encoder, without the prediction head: vectors do not depend on it.
+        digest = hashlib.sha256(json.dumps(asdict(self.settings)).encode())
         tokenizer = json.loads(self.model.tokenizer.backend_tokenizer.to_str())
-        tokenizer["post_processor"] = None  # it is not used here, and changes when it is saved
-        found.update(json.dumps(tokenizer).encode())
+        tokenizer["post_processor"] = None  # not used here, and another one in a saved encoder
+        digest.update(json.dumps(tokenizer).encode())
         for name, value in self.model.backbone.base_model.state_dict().items():
-            found.update(name.encode())
-            found.update(memoryview(value.detach().cpu().contiguous().numpy()).cast("B"))
-        return found.hexdigest()
+            digest.update(name.encode())
+            digest.update(memoryview(value.detach().cpu().contiguous().numpy()).cast("B"))
+        return digest.hexdigest()
 
     def encode(self, names: Sequence[str], progress: Progress | None = None) -> Array:
-        """Unit vectors of names: (N, H) float32. An empty name is `<s> </s>`, like any other."""
-        found = np.empty((len(names), self.width), np.float32)
+        """Return the unit vectors of names: (N, H) float32. An empty name is read as `<s> </s>`."""
+        vectors = np.empty((len(names), self.width), np.float32)
         for start in range(0, len(names), _CHUNK):
-            part = self.tokenise(list(names[start : start + _CHUNK]))
-            found[start : start + len(part)] = self.encode_tokens(part)
+            chunk = self.tokenise(list(names[start : start + _CHUNK]))
+            vectors[start : start + len(chunk)] = self._encode_tokens(chunk)
             if progress is not None:
-                progress("encode", start + len(part), len(names))
-        return found
+                progress("encode", start + len(chunk), len(names))
+        return vectors
 
     def tokenise(self, names: list[str]) -> Ragged:
-        """The pieces of names, without `<s>` and `</s>`."""
+        """Return the tokens of names, without `<s>` and `</s>`."""
         return make_ragged(encode_names(self.model.encoder.tokenizer, names))
 
     @torch.inference_mode()
-    def encode_tokens(self, names: Ragged) -> Array:
-        """Unit vectors of names that are tokenised: (N, H), in passes of about equal length."""
+    def _encode_tokens(self, names: Ragged) -> Array:
+        """Return the unit vectors of tokenised names, (N, H), in passes of similar length."""
         self.model.eval()
-        found = np.empty((len(names), self.width), np.float32)
-        lengths = self._lengths(names, np.arange(len(names)))
-        for rows in cut_batches(lengths, _BUDGET):
-            found[rows] = self.pool(names, rows).cpu().numpy()
-        return found
+        vectors = np.empty((len(names), self.width), np.float32)
+        for rows in cut_batches(self._lengths(names, np.arange(len(names))), _BUDGET):
+            vectors[rows] = self.pool(names, rows).cpu().numpy()
+        return vectors
 
     def pool(self, names: Ragged, rows: Array) -> Tensor:
-        """The unit vectors of some rows, in their order, as one differentiable pass: (B, H)."""
+        """Return the unit vectors of these rows of `names`, as one differentiable pass: (B, H)."""
         lengths = self._lengths(names, rows)
         ids = self._pad(names, rows, lengths)
+        # (T,) the positions whose states are needed: each name's <s>, or all of its tokens.
         if self.settings.pooling == "first":
             row, column = np.arange(len(rows)), np.zeros(len(rows), np.int64)
         else:
             row, column = np.nonzero(np.arange(ids.shape[1]) < lengths[:, None])
+        # A name is all prefix; the model returns the states (T, H) that would predict a target at
+        # these positions. Targets are not needed here, so `column` stands in for them.
         batch = Batch(ids, lengths, lengths, row, column, column)
         states = self.model.target_states(batch, both_ways=True)  # also of a causal decoder
         if self.settings.pooling == "mean":
             owner = torch.from_numpy(row).to(states.device)
-            empty = states.new_zeros(len(rows), states.shape[1])
-            states = empty.index_add(0, owner, states)  # its length does not matter: see below
+            zeros = states.new_zeros(len(rows), states.shape[1])
+            states = zeros.index_add(0, owner, states)  # a sum points where the mean does
         return torch.nn.functional.normalize(states, dim=1)
 
     def _lengths(self, names: Ragged, rows: Array) -> Array:
+        """Return the tokens of each name with `<s>` and `</s>`, after the cut: (B,)."""
         return np.asarray(np.minimum(names.lengths(rows) + 2, self.settings.max_tokens))
 
     def _pad(self, names: Ragged, rows: Array, lengths: Array) -> Array:
-        """`<s> name </s>`, padded right: (B, L)."""
+        """Return `<s> name </s>`, padded right: (B, L)."""
         column = np.arange(int(lengths.max(initial=2)))
-        place = names.offsets[rows][:, None] + column - 1
-        inner = (column > 0) & (column < lengths[:, None] - 1)
-        ids = np.full(inner.shape, self.padding, np.int64)
-        ids[inner] = names.ids[place[inner]]
+        # Column c of a row holds the name's token c - 1, for 0 < c < length - 1.
+        source = names.offsets[rows][:, None] + column - 1
+        is_inner = (column > 0) & (column < lengths[:, None] - 1)
+        ids = np.full(is_inner.shape, self.padding, np.int64)
+        ids[is_inner] = names.ids[source[is_inner]]
         ids[:, 0] = self.start
         ids[np.arange(len(rows)), lengths - 1] = self.end
         return ids
 
 
 def load_model(folder: Path | str) -> PrixLM:
-    """A Prix-LM, or a base model as it is (a folder, or a name on the hub), on the GPU if any."""
+    """Load a Prix-LM, or a base model (a folder, or a name on the hub), onto the GPU if any."""
     path = Path(folder)
     is_ours = (path / SETTINGS).exists() or (path / "checkpoints").is_dir()
     model = PrixLM.load(path) if is_ours else PrixLM.from_base(folder, ())
@@ -178,16 +192,15 @@ def load_model(folder: Path | str) -> PrixLM:
 
 
 def _sentence_transformers(settings: EncoderSettings, width: int) -> dict[str, Any]:
-    """The files that make a folder a SentenceTransformer: read, pool, unit length."""
-    parts = ["Transformer", "Pooling", "Normalize"]
+    """Return the files that make a folder a SentenceTransformer: transformer, pooling, length 1."""
     modules = [
         {
-            "idx": place,
-            "name": str(place),
-            "path": f"{place}_{part}" if place else "",
-            "type": f"sentence_transformers.models.{part}",
+            "idx": index,
+            "name": str(index),
+            "path": f"{index}_{module}" if index else "",
+            "type": f"sentence_transformers.models.{module}",
         }
-        for place, part in enumerate(parts)
+        for index, module in enumerate(["Transformer", "Pooling", "Normalize"])
     ]
     pooling = {
         "word_embedding_dimension": width,

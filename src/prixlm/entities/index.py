@@ -1,22 +1,18 @@
-"""The nearest entities: vectors of a KB's names, and a FAISS index over them.
+"""Find the nearest entities: vectors of a KB's names, and a FAISS index over them.
 
-    store = build_vectors(kb, encoder)     # once: a memory-mapped table in the KB's folder
-    index = store.index()                  # once, beside it
-    found = index.search(encoder.encode(["Tallinna"]), 5, owners=kb.entity_range("et"))
+    store = build_vectors(kb, encoder)     # once: memory-mapped files in the KB's folder
+    index = store.index()                  # once, beside them
+    nearest = index.search(encoder.encode(["Tallinna"]), 5, owners=kb.entity_range("et"))
 
-`NeighbourIndex` finds the entities whose names are nearest to a vector, by cosine: exactly for
-small sets, by HNSW or IVF for large ones. An entity may have several names; it counts with the
-nearest of them. For CSLS, which takes from a similarity how crowded both neighbourhoods are
-(Conneau et al., 2018), `csls` gives an index whose vectors have one more dimension: what a target
-loses is a constant of the target, so that the search stays an inner product.
+`NeighbourIndex` finds the entities whose names are nearest to a vector, by cosine: exactly in small
+sets, by HNSW or IVF in large ones. An entity may have several names; the nearest of them counts.
 
 Dimension letters: N names, Q queries, H width, k neighbours.
 """
 
 import importlib
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,94 +22,88 @@ import numpy as np
 
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.files import (
+    disk_errors,
+    drop_oldest_caches,
+    is_cached,
+    open_workspace,
+    partial_folder,
+    publish,
+    read_stamp,
+    write_atomically,
+)
 from prixlm.kb.store import KB
 from prixlm.types import Array, Progress
 
-KINDS = ("exact", "hnsw", "ivf")
-EXACT_TO, HNSW_TO = 200_000, 5_000_000
-"""Names up to which a search is exact, and up to which a graph is built (it is larger)."""
-MOST_STORES = 4
-"""Sets of vectors that a KB keeps, one for each encoder."""
 faiss: Any = importlib.import_module("faiss")  # its stubs lack what is used here
+
+KINDS = ("exact", "hnsw", "ivf")
+_EXACT_UP_TO, _HNSW_UP_TO = 200_000, 5_000_000
+"""Names up to which a search is exact, and up to which it uses a graph."""
+_KEPT_STORES = 4
+"""Vector stores that a KB keeps, one per encoder; the least recently used is removed first."""
+_KEPT_SLICES = 8
+"""Indexes of a part of the rows that an index keeps in memory, such as one per language."""
 _CHUNK = 1 << 15
-_MOST_PARTS = 8
-"""Languages whose rows are kept as an index of their own."""
-_INDEX, _OWNER, _STAMP = "index.faiss", "owner.i32", "index.json"
+"""Names that are encoded between two writes: the most that a kill can lose."""
+_BLOCK = 1 << 16
+"""Vectors that are added to an index at once."""
+_VECTORS, _OWNER, _INDEX, _INDEX_STAMP = "vectors.f32", "owner.i32", "index.faiss", "index.json"
+
+
+# --- vectors --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class VectorStore:
-    """The vectors of names, and the entity of each: rows in the order of the entities."""
+    """The vectors of all names of a KB, and whose names they are, ordered by entity."""
 
     vectors: Array  # (N, H) float32
-    owner: Array  # (N,) int32, ascending
+    owner: Array  # (N,) int32, the entity of each name, ascending
     folder: Path
 
     def index(self, kind: str = "auto") -> "NeighbourIndex":
-        """The index over all of them: the one that is there, or a new one."""
+        """Return an index over all vectors, read from the store's folder or built now."""
         kind = choose_kind(len(self.vectors)) if kind == "auto" else kind
         folder = self.folder / kind
-        if kind != "exact" and (folder / _STAMP).exists():
-            with suppress(PrixError):
+        if kind != "exact" and (folder / _INDEX_STAMP).exists():
+            with suppress(PrixError):  # one that cannot be read is built again
                 return NeighbourIndex.load(folder)
-        made = NeighbourIndex.build(self.vectors, self.owner, kind=kind)
-        if kind != "exact":  # that one is only the vectors again
-            # A KB may lie on a disk that cannot be written.
-            with suppress(PrixError, OSError, RuntimeError):
-                made.save(folder)
-        return made
+        index = NeighbourIndex.build(self.vectors, self.owner, kind=kind)
+        if kind != "exact":  # an exact index would only be a copy of the vectors
+            with suppress(PrixError, OSError, RuntimeError):  # the disk may be read-only
+                index.save(folder)
+        return index
 
 
-def build_vectors(
-    kb: KB, encoder: EntityEncoder, to: Path | None = None, progress: Progress | None = None
-) -> VectorStore:
-    """The vectors of all names and aliases of a KB: those that are there, or new ones.
+def build_vectors(kb: KB, encoder: EntityEncoder, progress: Progress | None = None) -> VectorStore:
+    """Return the vectors of all names and aliases of a KB, encoding them if needed.
 
-    They lie in the KB's folder, one set for each encoder. A build that was stopped goes on.
+    They lie in the KB's folder, one store per encoder. A build that was stopped is resumed.
     """
     key = encoder.fingerprint()
-    folder = to or kb.folder / "vectors" / key[:16]
+    folder = kb.folder / "vectors" / key[:16]
     stamp = {"version": 1, "kb": kb.fingerprint(), "encoder": key, "width": encoder.width}
-    found = _read_json(folder / "stamp.json")
-    if found == stamp:
-        with suppress(OSError):
-            (folder / "stamp.json").touch()
-        return _open_store(folder, encoder.width)
-    if folder.exists() and found is None:
-        raise PrixError(f"{folder} is there and has no vectors of ours: name another folder.")
-    work = folder.with_name(folder.name + ".partial")
-    with disk_errors(folder):
-        work.parent.mkdir(parents=True, exist_ok=True)
-        with locked(work):
-            if _read_json(work / "stamp.json") != stamp:
-                for leftover in ("vectors.f32", "owner.i32"):
-                    (work / leftover).unlink(missing_ok=True)
-                write_atomically(work / "stamp.json", json.dumps(stamp))
-            _append_vectors(kb, encoder, work, progress)
-            shutil.rmtree(folder, ignore_errors=True)
-            work.rename(folder)
-    if to is None:
-        _drop_old(folder.parent)
+    if not is_cached(folder, stamp):
+        if folder.exists() and read_stamp(folder) is None:
+            raise PrixError(f"{folder} is not a vector store of prixlm: move it away.")
+        with open_workspace(partial_folder(folder), stamp) as work:
+            _append_vectors(kb, encoder, work.folder, progress)
+            publish(work.folder, folder)
+        drop_oldest_caches(folder.parent, _KEPT_STORES)
     return _open_store(folder, encoder.width)
 
 
-def _drop_old(folder: Path) -> None:
-    """Keep the vectors that were used last: those of a large KB are large."""
-    stamps = sorted(folder.glob("*/stamp.json"), key=lambda path: path.stat().st_mtime)
-    for stamp in [one for one in stamps if not one.parent.name.endswith(".partial")][:-MOST_STORES]:
-        shutil.rmtree(stamp.parent, ignore_errors=True)
-
-
 def _append_vectors(kb: KB, encoder: EntityEncoder, work: Path, progress: Progress | None) -> None:
-    """Encode what is missing, chunk by chunk; only whole chunks count after a kill."""
-    row = encoder.width * 4
+    """Encode the names that are missing, chunk by chunk, and append them to the store's files."""
+    row_bytes = encoder.width * 4
     total = kb.num_entities + kb.query("SELECT count(*) FROM aliases").fetchall()[0][0]
-    with (work / "vectors.f32").open("ab") as vectors, (work / "owner.i32").open("ab") as owners:
-        done = min(vectors.tell() // row, owners.tell() // 4) // _CHUNK * _CHUNK
-        vectors.truncate(done * row)
+    with (work / _VECTORS).open("ab") as vectors, (work / _OWNER).open("ab") as owners:
+        # A kill may leave half a chunk, or vectors without owners: only whole chunks count.
+        done = min(vectors.tell() // row_bytes, owners.tell() // 4) // _CHUNK * _CHUNK
+        vectors.truncate(done * row_bytes)
         owners.truncate(done * 4)
-        for owner, names in _names(kb, done):
+        for owner, names in kb.all_names(start=done, batch_rows=_CHUNK):
             vectors.write(encoder.encode(names).tobytes())
             owners.write(owner.astype(np.int32).tobytes())
             vectors.flush()
@@ -123,254 +113,248 @@ def _append_vectors(kb: KB, encoder: EntityEncoder, work: Path, progress: Progre
                 progress("encode", done, total)
 
 
-def _names(kb: KB, start: int) -> Iterator[tuple[Array, list[str]]]:
-    """Names and aliases, in the order of their entities, from row `start` on."""
-    query = (
-        "SELECT id, name FROM (SELECT id, name, 0 AS how FROM entities "
-        "UNION ALL SELECT entity, name, 1 FROM aliases) ORDER BY id, how, name "
-        f"OFFSET {start}"
-    )
-    for batch in kb.stream(query, _CHUNK):
-        yield np.asarray(batch.column(0)), batch.column(1).to_pylist()
-
-
 def _open_store(folder: Path, width: int) -> VectorStore:
-    if not (folder / "owner.i32").stat().st_size:
+    if not (folder / _OWNER).stat().st_size:  # an empty file cannot be mapped
         return VectorStore(np.zeros((0, width), np.float32), np.zeros(0, np.int32), folder)
-    vectors = np.memmap(folder / "vectors.f32", np.float32, "r").reshape(-1, width)
-    return VectorStore(vectors, np.memmap(folder / "owner.i32", np.int32, "r"), folder)
+    vectors = np.memmap(folder / _VECTORS, np.float32, "r").reshape(-1, width)
+    return VectorStore(vectors, np.memmap(folder / _OWNER, np.int32, "r"), folder)
+
+
+# --- neighbours -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Found:
-    """The nearest entities of each query, best first; where there are fewer than k: -1, -inf."""
+class Neighbours:
+    """The nearest entities of each query, best first; -1 and -inf where there are fewer than k."""
 
     entity: Array  # (Q, k) int64
-    score: Array  # (Q, k) float32
+    score: Array  # (Q, k) float32, cosines
 
 
 class NeighbourIndex:
-    """Vectors to search in; `owner` says whose they are, in ascending order."""
+    """A FAISS index over the vectors of names, and the entity of each."""
 
-    def __init__(
-        self, index: Any, owner: Array, kind: str, *, width: int, csls: int | None = None
-    ) -> None:
-        self.index, self.owner, self.kind, self.width = index, owner, kind, width
-        self.csls = csls  # neighbours that CSLS looks at; then vectors have a further dimension
-        self.folder: Path | None = None  # where it lies, if it was saved
-        self._parts: dict[tuple[int, int], NeighbourIndex] = {}
-        self.most_names = int(np.bincount(owner).max()) if len(owner) else 1
+    def __init__(self, index: Any, owner: Array, kind: str) -> None:
+        """owner: (N,) ascending, the entity of each vector of the index."""
+        self.index, self.owner, self.kind = index, owner, kind
+        self.folder: Path | None = None  # where it was saved
+        self._slices: dict[tuple[int, int], NeighbourIndex] = {}  # by first and last row
+        self.max_names = int(np.bincount(owner).max()) if len(owner) else 1  # of one entity
+
+    @property
+    def width(self) -> int:
+        """Dimensions of a vector."""
+        return int(self.index.d)
 
     @classmethod
     def build(
-        cls,
-        vectors: Array,
-        owner: Array | None = None,
-        *,
-        kind: str = "auto",
-        csls: Array | None = None,
-        neighbours: int = 10,
+        cls, vectors: Array, owner: Array | None = None, *, kind: str = "auto"
     ) -> "NeighbourIndex":
-        """An index over unit vectors.
+        """Build an index over unit vectors.
 
-        kind: exact, hnsw, ivf, or auto: by their number. csls: the vectors that will be asked for;
-        then scores are CSLS with so many `neighbours` on either side.
+        vectors: (N, H). owner: (N,) ascending; without it, vector i belongs to entity i.
+        kind: exact, hnsw, ivf, or auto (by the number of vectors).
         """
         owner = np.arange(len(vectors)) if owner is None else np.asarray(owner)
+        # Ascending owners make the names of a language one slice of rows.
         if len(owner) != len(vectors) or (np.diff(owner) < 0).any():
-            raise PrixError("every vector needs an owner, and owners are in ascending order.")
+            raise PrixError("each vector needs an owner, and the owners must be ascending.")
         kind = choose_kind(len(vectors)) if kind == "auto" else kind
         if kind not in KINDS:
             raise PrixError(f"kind {kind}: expected auto, {', '.join(KINDS)}.")
-        width = vectors.shape[1]
-        if csls is not None:
-            crowding = mean_similarity(vectors, csls, neighbours)
-            vectors = np.concatenate([vectors, crowding[:, None]], axis=1)
         index = _make_index(kind, len(vectors), vectors.shape[1], lambda rows: vectors[rows])
-        return cls(index, owner, kind, width=width, csls=None if csls is None else neighbours)
+        return cls(index, owner, kind)
 
     def save(self, folder: Path | str) -> None:
-        """FAISS's own format, the owners, and a stamp that comes last."""
-        if self.csls is not None:
-            raise PrixError("a CSLS index belongs to its queries: save the plain one.")
+        """Write the index in FAISS's own format, the owners, and last a stamp."""
         folder = Path(folder)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / _STAMP).unlink(missing_ok=True)
+            (folder / _INDEX_STAMP).unlink(missing_ok=True)
             faiss.write_index(self.index, str(folder / _INDEX))
             np.asarray(self.owner, np.int32).tofile(folder / _OWNER)
             stamp = {"kind": self.kind, "width": self.width, "names": int(self.index.ntotal)}
-            write_atomically(folder / _STAMP, json.dumps(stamp) + "\n")
+            write_atomically(folder / _INDEX_STAMP, json.dumps(stamp) + "\n")
         self.folder = folder
 
     @classmethod
     def load(cls, folder: Path | str) -> "NeighbourIndex":
+        """Read an index that `save` wrote."""
         folder = Path(folder)
-        stamp = _read_json(folder / _STAMP)
-        if not isinstance(stamp, dict) or not {"kind", "width", "names"} <= set(stamp):
-            raise PrixError(f"{folder} is no index of ours, or half of one: build it again.")
+        try:
+            stamp = json.loads((folder / _INDEX_STAMP).read_text("utf-8"))
+            kind, _, names = stamp["kind"], stamp["width"], stamp["names"]
+        except (OSError, ValueError, TypeError, KeyError):
+            raise PrixError(f"{folder} is not a complete index: build it again.") from None
         try:
             index = faiss.read_index(str(folder / _INDEX))
             owner = np.fromfile(folder / _OWNER, np.int32)
         except (OSError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise PrixError(f"{folder} cannot be read ({reason}): build it again.") from None
-        if index.ntotal != len(owner) or index.ntotal != stamp["names"]:
-            raise PrixError(f"{folder}: index and owners differ in length: build it again.")
-        made = cls(index, owner, stamp["kind"], width=stamp["width"])
-        made.folder = folder
-        return made
+        if not index.ntotal == len(owner) == names:
+            raise PrixError(
+                f"{folder} has {index.ntotal:,} vectors and {len(owner):,} owners, expected "
+                f"{names:,} of each: build it again."
+            )
+        loaded = cls(index, owner, kind)
+        loaded.folder = folder
+        return loaded
 
-    def search(self, queries: Array, k: int, owners: range | None = None) -> Found:
-        """The k nearest entities of each unit vector, among all or a range of entities."""
+    def search(self, queries: Array, k: int, owners: range | None = None) -> Neighbours:
+        """Return the k nearest entities of each query, among all or a range of entities.
+
+        queries: (Q, H) unit vectors.
+        """
         if queries.ndim != 2 or queries.shape[1] != self.width:
             raise PrixError(
-                f"the index has vectors of {self.width} numbers, and was asked with "
-                f"{queries.shape[-1]}: use the encoder that it was built with."
+                f"the index has vectors of {self.width} dimensions, and the query has "
+                f"{queries.shape[-1]}: use the encoder that the index was built with."
             )
         first, last = 0, len(self.owner)
-        if owners is not None:
+        if owners is not None:  # owners are ascending, so a range of entities is a slice of rows
             first, last = np.searchsorted(self.owner, [owners.start, owners.stop]).tolist()
         if first == last or not len(queries):
-            return Found(np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf))
-        asked, lost = self._asked(queries)
-        index = self._of(first, last)
-        # An entity may fill several places with its names: then more are asked for.
-        enough = min(k * self.most_names, last - first)
-        most = min(k if self.most_names == 1 else 4 * k, enough)
+            return Neighbours(np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf))
+        rows = self if (first, last) == (0, len(self.owner)) else self._slice(first, last)
+        vectors = np.ascontiguousarray(queries, np.float32)
+        # Several of the nearest names may be of one entity. So ask for more than k names, and for
+        # four times as many again until every query has k entities.
+        enough = min(k * self.max_names, last - first)
+        count = min(k if self.max_names == 1 else 4 * k, enough)
         while True:
-            score, row = index(asked, most)
-            found = _best_of_each(np.where(row < 0, -1, self.owner[row]), score - lost, k)
-            if most == enough or (found.entity >= 0).all():
-                return found
-            most = min(4 * most, enough)
+            score, row = rows.index.search(vectors, count, params=rows._params(count))
+            nearest = _best_of_each(np.where(row < 0, -1, rows.owner[row]), score, k)
+            if count == enough or (nearest.entity >= 0).all():
+                return nearest
+            count = min(4 * count, enough)
 
-    def _asked(self, queries: Array) -> tuple[Array, Array]:
-        """The queries as they are searched with, and what each loses of its scores: (Q, 1)."""
-        asked = np.ascontiguousarray(queries, np.float32)
-        if self.csls is None:
-            return asked, np.zeros((len(asked), 1), np.float32)
-        column = np.ones((len(asked), 1), np.float32)
-        plain = np.concatenate([asked, 0 * column], axis=1)  # the cosine alone
-        near = self._of(0, len(self.owner))(plain, min(self.csls, len(self.owner)))[0]
-        return np.concatenate([2 * asked, -column], axis=1), near.mean(axis=1, keepdims=True)
+    def _slice(self, first: int, last: int) -> "NeighbourIndex":
+        """Return rows first:last as an index of its own.
 
-    def _of(self, first: int, last: int) -> Any:
-        """A search among some rows: scores and rows."""
-        part = self if (first, last) == (0, len(self.owner)) else self._part(first, last)
+        Languages lie apart in the space: a graph or the lists of all rows, followed from a query
+        of one language, would meet few names of another.
+        """
+        if (first, last) not in self._slices:
+            if len(self._slices) >= _KEPT_SLICES:
+                self._slices.pop(next(iter(self._slices)))  # the oldest
+            self._slices[first, last] = self._make_slice(first, last)
+        return self._slices[first, last]
 
-        def search(asked: Array, most: int) -> tuple[Array, Array]:
-            score, row = part.index.search(asked, most, params=part._params(most))
-            return score, np.where(row < 0, -1, row + first)
-
-        return search
-
-    def _part(self, first: int, last: int) -> "NeighbourIndex":
-        """Some rows as an index of their own: the way through all of them meets few of these."""
-        if (first, last) not in self._parts:
-            if len(self._parts) >= _MOST_PARTS:
-                self._parts.pop(next(iter(self._parts)))
-            self._parts[first, last] = self._make_part(first, last)
-        return self._parts[first, last]
-
-    def _make_part(self, first: int, last: int) -> "NeighbourIndex":
-        """Built now, or read; one that took long is kept beside the whole."""
+    def _make_slice(self, first: int, last: int) -> "NeighbourIndex":
+        """Build an index of rows, or read it; one that takes long to build is saved."""
         kind = "exact" if self.kind == "exact" else choose_kind(last - first)
-        is_kept = self.folder is not None and kind != "exact"
-        folder = self.folder / f"rows-{first}-{last}" if self.folder and is_kept else None
-        if folder is not None and (folder / _STAMP).exists():
-            with suppress(PrixError):
-                return NeighbourIndex.load(folder)
+        # A slice of an index that was saved is saved below it; small ones are exact and quick.
+        folder = None
+        if self.folder is not None and kind != "exact":
+            folder = self.folder / f"rows-{first}-{last}"
+            if (folder / _INDEX_STAMP).exists():
+                with suppress(PrixError):  # one that cannot be read is built again
+                    return NeighbourIndex.load(folder)
         read = self.index.reconstruct_batch
-        index = _make_index(kind, last - first, self.index.d, lambda rows: read(rows + first))
-        part = NeighbourIndex(index, self.owner[first:last], kind, width=self.width, csls=self.csls)
-        if folder is not None:  # it may lie on a disk that cannot be written
-            with suppress(PrixError, OSError, RuntimeError):
-                part.save(folder)
-        return part
+        index = _make_index(kind, last - first, self.width, lambda rows: read(rows + first))
+        made = NeighbourIndex(index, self.owner[first:last], kind)
+        if folder is not None:
+            with suppress(PrixError, OSError, RuntimeError):  # the disk may be read-only
+                made.save(folder)
+        return made
 
-    def _params(self, most: int) -> Any:
+    def _params(self, count: int) -> Any:
+        """Return how hard FAISS searches for `count` neighbours; None for an exact index."""
         if self.kind == "hnsw":
-            return faiss.SearchParametersHNSW(efSearch=max(128, 2 * most))
+            return faiss.SearchParametersHNSW(efSearch=max(128, 2 * count))
         if self.kind == "ivf":
             return faiss.SearchParametersIVF(nprobe=max(1, self.index.nlist // 32))
         return None
 
 
-def choose_kind(number: int) -> str:
-    """Exact for small sets, a graph for large ones, lists for the largest: a graph is larger."""
-    if number <= EXACT_TO:
+def choose_kind(num_vectors: int) -> str:
+    """Return the kind of index for a number of vectors.
+
+    A graph (HNSW) is found faster than lists (IVF) and takes more memory.
+    """
+    if num_vectors <= _EXACT_UP_TO:
         return "exact"
-    return "hnsw" if number <= HNSW_TO else "ivf"
+    return "hnsw" if num_vectors <= _HNSW_UP_TO else "ivf"
 
 
 def mean_similarity(vectors: Array, others: Array, neighbours: int) -> Array:
-    """How crowded it is around each vector: its mean cosine to its nearest `others`, (N,)."""
+    """Return the mean cosine of each vector to its nearest `others`: (N,) float32.
+
+    It tells how crowded the space around a vector is; CSLS (Conneau et al., 2018) subtracts it.
+    """
     if not len(others):
         raise PrixError("CSLS needs vectors on both sides: one side is empty.")
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(np.ascontiguousarray(others, np.float32))
-    found = np.empty(len(vectors), np.float32)
-    most = min(neighbours, len(others))
+    means = np.empty(len(vectors), np.float32)
+    count = min(neighbours, len(others))
+    # In blocks, so that only one block at a time is copied to contiguous float32.
     for start in range(0, len(vectors), 1 << 14):
-        part = np.ascontiguousarray(vectors[start : start + (1 << 14)], np.float32)
-        found[start : start + len(part)] = index.search(part, most)[0].mean(axis=1)
-    return found
+        block = np.ascontiguousarray(vectors[start : start + (1 << 14)], np.float32)
+        means[start : start + len(block)] = index.search(block, count)[0].mean(axis=1)
+    return means
 
 
-def _make_index(kind: str, number: int, width: int, read: Callable[[Array], Array]) -> Any:
-    """An index of FAISS's over `number` vectors, which are read some rows at a time."""
+def _make_index(kind: str, count: int, width: int, read: Callable[[Array], Array]) -> Any:
+    """Build a FAISS index of inner products over `count` vectors.
+
+    read: returns the vectors of some rows, (n,) to (n, H); not all of them fit into memory twice.
+    """
+    if kind == "hnsw":
+        return _make_graph(count, width, read)
     if kind == "exact":
         index = faiss.IndexFlatIP(width)
-    elif kind == "hnsw":
-        return _make_graph(number, width, read)
     else:
-        lists = max(1, min(int(4 * number**0.5), number // 40))
+        # FAISS advises 4 sqrt(N) lists, and at least 39 training vectors for each.
+        num_lists = max(1, min(int(4 * count**0.5), count // 40))
         centres = faiss.IndexFlatIP(width)
-        index = faiss.IndexIVFFlat(centres, width, lists, faiss.METRIC_INNER_PRODUCT)
-        rows = np.random.default_rng(0).permutation(number)[: 64 * lists]
-        index.train(np.ascontiguousarray(read(np.sort(rows)), np.float32))
-    for start in range(0, number, 1 << 16):
-        rows = np.arange(start, min(start + (1 << 16), number))
+        index = faiss.IndexIVFFlat(centres, width, num_lists, faiss.METRIC_INNER_PRODUCT)
+        sample = np.random.default_rng(0).permutation(count)[: 64 * num_lists]
+        index.train(np.ascontiguousarray(read(np.sort(sample)), np.float32))
+    for start in range(0, count, _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, count))
         index.add(np.ascontiguousarray(read(rows), np.float32))
     if kind == "ivf":
-        index.make_direct_map()  # so that the rows of a language can be read again
+        index.make_direct_map()  # so that a slice of the rows can be read back
     return index
 
 
-def _make_graph(number: int, width: int, read: Callable[[Array], Array]) -> Any:
-    """HNSW, its rows added in random order.
+def _make_graph(count: int, width: int, read: Callable[[Array], Array]) -> Any:
+    """Build an HNSW graph, with the rows added in random order.
 
-    One language after another, the first would be linked among themselves, and what lies elsewhere
-    is found less often (docs/log.md).
+    Added one language after another, the first rows would be linked only among themselves, and
+    later ones are found less often (docs/log.md).
     """
     graph = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = 80
     index = faiss.IndexIDMap2(graph)
-    order = np.random.default_rng(0).permutation(number)
-    for start in range(0, number, 1 << 16):
-        rows = np.sort(order[start : start + (1 << 16)])
+    order = np.random.default_rng(0).permutation(count)
+    for start in range(0, count, _BLOCK):
+        rows = np.sort(order[start : start + _BLOCK])
         index.add_with_ids(np.ascontiguousarray(read(rows), np.float32), rows)
     return index
 
 
-def _best_of_each(entity: Array, score: Array, k: int) -> Found:
-    """Only the best name of each entity: (Q, m), best first, to (Q, k)."""
-    order = np.lexsort((np.arange(entity.shape[1])[None] + 0 * entity, entity), axis=1)
-    placed = np.take_along_axis(entity, order, axis=1)
-    again = np.zeros(entity.shape, bool)
-    np.put_along_axis(again, order[:, 1:], placed[:, 1:] == placed[:, :-1], axis=1)
-    again |= entity < 0
-    keep = np.argsort(again, axis=1, kind="stable")[:, :k]
-    dropped = np.take_along_axis(again, keep, axis=1)
-    best = np.where(dropped, -1, np.take_along_axis(entity, keep, axis=1))
-    scores = np.where(dropped, -np.inf, np.take_along_axis(score, keep, axis=1))
-    short = max(0, k - best.shape[1])
-    best = np.pad(best, ((0, 0), (0, short)), constant_values=-1)
-    return Found(best, np.pad(scores, ((0, 0), (0, short)), constant_values=-np.inf))
+def _best_of_each(entity: Array, score: Array, k: int) -> Neighbours:
+    """Keep the best name of each entity, and the best k entities.
 
-
-def _read_json(path: Path) -> Any:
-    with suppress(OSError, ValueError):
-        return json.loads(path.read_text("utf-8"))
-    return None
+    entity, score: (Q, m) names, best first; entity -1 where there is none.
+    """
+    # Sort each row by entity, equal ones by position: all but the first of a group are repeats.
+    position = np.broadcast_to(np.arange(entity.shape[1]), entity.shape)
+    order = np.lexsort((position, entity), axis=1)
+    by_entity = np.take_along_axis(entity, order, axis=1)
+    is_dropped = np.zeros(entity.shape, bool)
+    np.put_along_axis(is_dropped, order[:, 1:], by_entity[:, 1:] == by_entity[:, :-1], axis=1)
+    is_dropped |= entity < 0
+    # A stable sort moves what is dropped behind what stays, and keeps the order of the rest.
+    kept = np.argsort(is_dropped, axis=1, kind="stable")[:, :k]
+    missing = np.take_along_axis(is_dropped, kept, axis=1)
+    entities = np.where(missing, -1, np.take_along_axis(entity, kept, axis=1))
+    scores = np.where(missing, -np.inf, np.take_along_axis(score, kept, axis=1))
+    padding = ((0, 0), (0, max(0, k - entities.shape[1])))
+    return Neighbours(
+        np.pad(entities, padding, constant_values=-1),
+        np.pad(scores, padding, constant_values=-np.inf),
+    )

@@ -1,9 +1,9 @@
-"""Linking (Sec. 2.2 and 3.3): a mention in any language, and the entities whose names are near.
+"""Link mentions in any language to the entities of a KB with the nearest names (Sec. 2.2, 3.3).
 
     linker = EntityLinker(EntityEncoder.load("encoder"), KB("kb"))
     linker.link(["Helsingin kaupunki"], lang="en")
 
-The first call encodes all names of the KB; the vectors and the index lie in the KB's folder after.
+The first use encodes all names of the KB. The vectors and the index stay in the KB's folder.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from prixlm.types import Answer, Progress
 SCHEMA = pa.schema(
     [
         ("mention", pa.string()),
-        ("rank", pa.int32()),  # null where there is no answer: the line is empty
+        ("rank", pa.int32()),  # null where the line is empty, and so has no answer
         ("name", pa.string()),
         ("lang", pa.string()),
         ("key", pa.string()),
@@ -32,10 +32,18 @@ SCHEMA = pa.schema(
     ]
 )
 _PART = 4096
+"""Mentions that are encoded and looked up together."""
 
 
 class EntityLinker:
-    """An encoder, and a KB whose entities are the candidates."""
+    """An encoder, and a KB whose entities are the candidates.
+
+    Example:
+        >>> linker = prixlm.EntityLinker("encoder", "kb")
+        >>> [[answer]] = linker.link(["Finland"], k=1, lang="en")
+        >>> answer.name
+        'Finland'
+    """
 
     def __init__(
         self,
@@ -45,35 +53,38 @@ class EntityLinker:
         kind: str = "auto",
         progress: Progress | None = None,
     ) -> None:
-        is_loaded = isinstance(encoder, EntityEncoder)
-        self.encoder: EntityEncoder = encoder if is_loaded else EntityEncoder.load(encoder)  # type: ignore[arg-type,assignment]
+        """Encode the names of the KB, if that was not done before. kind: of the index."""
+        self.encoder = (
+            encoder if isinstance(encoder, EntityEncoder) else EntityEncoder.load(encoder)
+        )
         self.kb = kb if isinstance(kb, KB) else KB(kb)
         if kind not in ("auto", *KINDS):
             raise PrixError(f"--index {kind}: expected auto, {', '.join(KINDS)}.")
         if not self.kb.num_entities:
-            raise PrixError(f"{self.kb.folder} has no entities: nothing can be linked to.")
-        store = build_vectors(self.kb, self.encoder, progress=progress)
-        self.index = store.index(kind)
+            raise PrixError(f"{self.kb.folder} has no entities to link to.")
+        self.index = build_vectors(self.kb, self.encoder, progress=progress).index(kind)
 
     def link(
         self, mentions: Sequence[str], k: int = 5, lang: str | None = None
     ) -> list[list[Answer]]:
-        """The k nearest entities of each mention, in one language or in all."""
+        """Return the k nearest entities of each mention, best first.
+
+        lang: the language of the entities; all languages without it.
+        """
         mentions = [mention.strip() for mention in mentions]
         if "" in mentions:
-            place = mentions.index("") + 1
-            raise PrixError(f"mention {place} is empty: there is nothing to link.")
-        within = None if lang is None else self.kb.entity_range(lang)
-        found = self.index.search(self.encoder.encode(mentions), k, within)
-        known = found.entity >= 0
-        names = iter(self.kb.names(found.entity[known].tolist()))
+            raise PrixError(f"mention {mentions.index('') + 1} is empty: expected some text.")
+        owners = None if lang is None else self.kb.entity_range(lang)
+        nearest = self.index.search(self.encoder.encode(mentions), k, owners)
+        # One look-up for the names of all answers; they are handed out in the same order below.
+        names = iter(self.kb.names(nearest.entity[nearest.entity >= 0].tolist()))
         return [
             [
                 Answer(int(entity), next(names), float(score), rank)
                 for rank, (entity, score) in enumerate(zip(row, scores, strict=True), start=1)
-                if entity >= 0
+                if entity >= 0  # -1 where there are fewer than k
             ]
-            for row, scores in zip(found.entity, found.score, strict=True)
+            for row, scores in zip(nearest.entity, nearest.score, strict=True)
         ]
 
 
@@ -85,47 +96,49 @@ def link_file(
     lang: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Link every line of a file; how many there were, and how many were empty.
+    """Link every line of a file; return the number of `mentions` and how many were `empty`.
 
-    Nothing is written until all are there.
+    The file `out` appears only when all lines are linked.
     """
     check_out(out)
     lines = read_mentions(mentions)
 
     def tables() -> Iterator[pa.Table]:
         for start in range(0, len(lines), _PART):
-            yield _linked(linker, lines[start : start + _PART], k, lang)
+            yield _link_lines(linker, lines[start : start + _PART], k, lang)
             if progress is not None:
                 progress("link", min(start + _PART, len(lines)), len(lines))
 
-    with disk_errors(out):
+    with disk_errors(out):  # `out` takes its name when the last table is written
         write_rows(tables(), SCHEMA, out)
     return {"mentions": len(lines), "empty": sum(not line for line in lines)}
 
 
 def read_mentions(mentions: Path) -> list[str]:
-    """The lines of a file, without the space around them."""
+    """Return the lines of a file, without white space around them."""
     try:
         lines = mentions.read_text("utf-8-sig").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"--mentions {mentions} cannot be read as text: {error}.") from None
     if not any(map(str.strip, lines)):
-        raise PrixError(f"--mentions {mentions} is empty: expected a mention a line.")
+        raise PrixError(f"--mentions {mentions} is empty: expected one mention per line.")
     return [line.strip() for line in lines]
 
 
-def _linked(linker: EntityLinker, lines: list[str], k: int, lang: str | None) -> pa.Table:
-    """The answers to some lines; an empty one has a row without an answer."""
-    asked = [line for line in lines if line]
-    answers = linker.link(asked, k, lang)
-    entities = iter(linker.kb.entities([one.entity for row in answers for one in row]))
-    rest = iter(answers)
+def _link_lines(linker: EntityLinker, lines: list[str], k: int, lang: str | None) -> pa.Table:
+    """Return the answers to some lines; an empty line gets a row without an answer."""
+    # Empty lines are not asked, so answers and entities are taken one by one beside the lines.
+    answers_by_line = linker.link([line for line in lines if line], k, lang)
+    ids = [answer.entity for answers in answers_by_line for answer in answers]
+    entities = iter(linker.kb.entities(ids))
+    remaining = iter(answers_by_line)
     rows: list[dict[str, object]] = []
     for line in lines:
-        found = next(rest) if line else []
-        if not found:
+        answers = next(remaining) if line else []
+        if not answers:
             rows.append({"mention": line})
-        for one, entity in zip(found, itertools.islice(entities, len(found)), strict=True):
-            values = {"mention": line, "rank": one.rank, "name": entity.name, "lang": entity.lang}
-            rows.append(values | {"key": entity.key, "entity": entity.id, "score": one.score})
+        pairs = zip(answers, itertools.islice(entities, len(answers)), strict=True)
+        for answer, entity in pairs:
+            cells = {"mention": line, "rank": answer.rank, "name": entity.name, "lang": entity.lang}
+            rows.append(cells | {"key": entity.key, "entity": entity.id, "score": answer.score})
     return pa.Table.from_pylist(rows, schema=SCHEMA)

@@ -1,11 +1,12 @@
-"""Mirror-BERT (Liu et al., 2021; Sec. 2.2): a Prix-LM, XLM-R or mBERT becomes an entity encoder.
+"""Train an entity encoder with Mirror-BERT (Liu et al., 2021; Sec. 2.2).
 
-    encoder = mirror_tune("model", "encoder", MirrorConfig())                  # the paper's
-    encoder = mirror_tune("model", "encoder", MirrorConfig(positives="links"), KB("kb"))
+    encoder = mirror("model", "encoder", MirrorConfig())                  # the paper's
+    encoder = mirror("model", "encoder", MirrorConfig(positives="links"), KB("kb"))
 
-Contrastive learning: two views of one thing shall be near each other, and far from all else in the
-batch. The paper's views are a frequent word, twice, under dropout. Ours may also be a name and its
-counterpart in another language, along the links of a KB. The training loop is that of pretraining.
+Contrastive learning: two views of the same entity should be near each other, and far from all other
+views in the batch. The paper's two views are a frequent word, read twice under dropout. They may
+also be a name and its counterpart in another language, along the links of a KB. The loop is that of
+pretraining.
 
 Dimension letters: P pairs in a batch, H width.
 """
@@ -37,21 +38,25 @@ from prixlm.training.sampler import Links
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
-_WORDFREQ = {"no": "nb", "tl": "fil"}
-"""Wikipedia's codes of languages that wordfreq names otherwise."""
+_WORDFREQ_CODES = {"no": "nb", "tl": "fil"}
+"""Languages that wordfreq names differently from Wikipedia."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorConfig:
-    """A Mirror run; the defaults are the paper's."""
+    """A Mirror run; the defaults are the paper's.
 
-    positives: str = "words"  # a word and itself, or `links`: a name and its counterpart
+    Example:
+        >>> config = prixlm.MirrorConfig(positives="links", epochs=1)
+    """
+
+    positives: str = "words"  # `words`: a word and itself; `links`: a name and its counterpart
     lang: str = "en"  # of the words
-    number: int = 10_000  # words, or pairs of linked names an epoch
-    words: str | None = None  # a file with a word a line, instead of the most frequent ones
-    epochs: int = 2
+    number: int = 10_000  # words, or pairs of linked names per epoch
+    words: str | None = None  # a file with one word per line, instead of the most frequent ones
+    epochs: int = 2  # passes over the pairs
     batch: int = 128  # pairs
-    temperature: float = 0.2
+    temperature: float = 0.2  # of the contrastive loss
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
@@ -69,16 +74,17 @@ class MirrorConfig:
     def __post_init__(self) -> None:
         if self.positives not in ("words", "links"):
             raise PrixError(f"positives {self.positives}: expected words or links.")
-        if self.epochs < 1 or self.batch < 2 or self.number < 2 or not self.temperature > 0:
-            raise PrixError(
-                "epochs is 1 or more, batch and number 2 or more, and temperature above 0."
-            )
+        for name, lowest in (("epochs", 1), ("batch", 2), ("number", 2)):
+            if getattr(self, name) < lowest:
+                raise PrixError(f"{name} {getattr(self, name)}: expected {lowest} or more.")
+        if not self.temperature > 0:
+            raise PrixError(f"temperature {self.temperature}: expected a value above 0.")
         if self.words is not None and self.positives == "links":
-            raise PrixError("a file of words goes with positives words: leave one out.")
+            raise PrixError("a file of words requires positives `words`: leave out one of them.")
 
     @classmethod
     def preset(cls, name: str) -> "MirrorConfig":
-        """`paper`, or `compact`: a small model from scratch takes a higher rate."""
+        """Return `paper`, or `compact`: a small model from scratch takes a higher learning rate."""
         if name == "paper":
             return cls()
         if name != "compact":
@@ -87,131 +93,40 @@ class MirrorConfig:
         return cls(training=training)
 
     def fingerprint(self) -> str:
+        """Return a hash of everything that decides the result of a run."""
         values = dataclasses.asdict(self)
         for name in NOT_IN_FINGERPRINT:
             del values["training"][name]
-        if self.words is not None:  # what is in the file counts, not where it lies
+        if self.words is not None:  # the words count, not the path of their file
             values["words"] = read_words(self)
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def info_nce(first: Tensor, second: Tensor, temperature: float, group: Tensor) -> Tensor:
-    """The sum over 2P views of -log P(its partner | all other views): a scalar.
-
-    first, second: (P, H) unit vectors; group: (P,), rows of one group are the same thing and are
-    no negatives of each other.
-    """
-    views = torch.cat([first, second])
-    logits = views @ views.T / temperature
-    number = len(first)
-    partner = torch.arange(2 * number, device=views.device).roll(number)
-    same = group.repeat(2)[:, None] == group.repeat(2)[None]
-    same[torch.arange(2 * number, device=views.device), partner] = False
-    logits = logits.masked_fill(same, float("-inf"))
-    return torch.nn.functional.cross_entropy(logits, partner, reduction="sum")
-
-
-class Pairs(NamedTuple):
-    """Views by their rows among some names, and which thing they are."""
-
-    first: Array
-    second: Array
-    group: Array
-
-
-class _Words:
-    """Each word is its own positive."""
-
-    def __init__(self, names: Ragged) -> None:
-        self.names = names
-        self.number = len(names)
-
-    def pairs(self, epoch: int, seed: int) -> Pairs:
-        order = np.random.default_rng([seed, epoch]).permutation(self.number)
-        return Pairs(order, order, order)
-
-
-class _Linked:
-    """A name and a linked one of another language."""
-
-    def __init__(self, names: Ragged, kb: KB, number: int) -> None:
-        self.names, self.number = names, number
-        self.concept = kb.concepts()
-        self.links = Links(kb, most=1)
-        if not self.links.number:
-            raise PrixError(f"{kb.folder} has no links: use words as positives.")
-
-    def pairs(self, epoch: int, seed: int) -> Pairs:
-        generator = np.random.default_rng([seed, epoch])
-        # Two names of one language are no link: some more are drawn than are needed.
-        drawn = generator.integers(0, self.links.number, 2 * self.number)
-        found = self.links.take(drawn, [seed, epoch])
-        if not len(found):
-            raise PrixError("no two linked names are of different languages.")
-        rows = np.resize(np.arange(len(found)), self.number)
-        first, second = found.subject[rows], found.object[rows]
-        return Pairs(first, second, self.concept[first])
-
-
-class MirrorTask:
-    """Steps over pairs of views. With several processes each has the negatives of its share."""
-
-    def __init__(
-        self, encoder: EntityEncoder, config: MirrorConfig, kb: KB | None, origin: dict[str, Any]
-    ) -> None:
-        self.encoder, self.config = encoder, config
-        source = _source(encoder, config, kb)
-        self.source = source
-        self.steps_an_epoch = max(1, source.number // config.batch)
-        self.num_steps = config.epochs * self.steps_an_epoch
-        self.fingerprint = origin
-        # Not held out: a fixed batch, to see that the loss falls.
-        watched = source.pairs(config.epochs, config.training.seed)
-        self.valid = Pairs(*(part[: config.batch] for part in watched))
-
-    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
-        for epoch in range(first // self.steps_an_epoch, self.config.epochs):
-            pairs = self.source.pairs(epoch, self.config.training.seed)
-            for step in range(max(0, first - epoch * self.steps_an_epoch), self.steps_an_epoch):
-                rows = slice(step * self.config.batch, (step + 1) * self.config.batch)
-                own = Pairs(*(part[rows][rank::world] for part in pairs))
-                number = len(pairs.first[rows])
-                yield Step([own], 2.0 * number, number)
-
-    def loss(self, model: PrixLM, batch: Pairs) -> Tensor:
-        """Both views in one pass: each has a dropout of its own."""
-        vectors = self.encoder.pool(self.source.names, np.concatenate(batch[:2]))
-        first, second = torch.chunk(vectors, 2)
-        group = torch.from_numpy(np.asarray(batch.group)).to(vectors.device)
-        return info_nce(first, second, self.config.temperature, group)
-
-    def validate(self, model: PrixLM) -> dict[str, float]:
-        """The loss of one batch, under dropout as in training, the same each time."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self.config.training.seed)
-            model.train()
-            loss = self.loss(model, self.valid).item() / (2 * len(self.valid.first))
-            model.eval()
-        return {"loss": loss}
-
-    def save(self, model: PrixLM, folder: Path) -> None:
-        self.encoder.save(folder)
-
-
-def mirror_tune(
+def mirror(
     base: Path | str,
     to: Path | str,
     config: MirrorConfig | None = None,
     kb: KB | None = None,
     progress: Progress | None = None,
 ) -> EntityEncoder:
-    """An entity encoder from a Prix-LM, XLM-R or mBERT; a run that was stopped goes on."""
+    """Train an entity encoder from a Prix-LM, XLM-R or mBERT, and write it to a folder.
+
+    A run that was stopped resumes from its newest checkpoint. kb: required for positives `links`.
+
+    Example:
+        >>> config = prixlm.MirrorConfig(positives="links", number=64, batch=16)
+        >>> encoder = prixlm.mirror("model", "encoder", config, prixlm.KB("kb"))
+        >>> encoder.width
+        128
+    """
     config, to = config or MirrorConfig(), Path(to)
+    linked_kb = kb if config.positives == "links" else None
     if config.positives == "links" and kb is None:
-        raise PrixError("positives links needs a KB.")
+        raise PrixError("positives `links` requires a KB: pass one, or use words.")
+    # A checkpoint is resumed only by a run with the same start, settings and links.
     start = EntityEncoder.load(base, config.encoder)
     origin = {"base": start.fingerprint(), "config": config.fingerprint()}
-    origin |= {"KB": kb.fingerprint()} if kb is not None and config.positives == "links" else {}
+    origin |= {} if linked_kb is None else {"KB": linked_kb.fingerprint()}
     _check_folder(to, Path(base))
     state = processes()
     with disk_errors(to):
@@ -221,12 +136,13 @@ def mirror_tune(
             if read_state(to, origin) is not None:
                 newest = checkpoint_folder(to, checkpoint_steps(to)[-1])
                 encoder = EntityEncoder.load(newest)
-            if kb is not None and config.positives == "links":  # a checkpoint says so, too
+            if linked_kb is not None:  # before training: checkpoints carry the lineage, too
                 model = encoder.model
-                trained = model.settings.trained | {"links_of_kb": kb.fingerprint()}
-                model.settings = dataclasses.replace(model.settings, trained=trained)
-            with state.main_process_first():  # the others then find the token cache
-                task = MirrorTask(encoder, config, kb, origin)
+                lineage = model.settings.lineage.with_links(linked_kb)
+                model.settings = dataclasses.replace(model.settings, lineage=lineage)
+            # The first process makes the token cache; the others then find it.
+            with state.main_process_first():
+                task = MirrorTask(encoder, config, linked_kb, origin)
             if state.is_main_process:
                 write_atomically(to / "run.toml", to_toml(config))
             train(encoder.model, task, config.training, to, progress)
@@ -239,28 +155,143 @@ def mirror_tune(
 
 
 def _check_folder(to: Path, base: Path) -> None:
-    """Only a run of ours is written into, and never the model that it starts from."""
+    """Refuse to write into anything but an empty folder or a run of ours."""
     if to.exists() and not to.is_dir():
         raise PrixError(f"{to} is a file: name a folder for the encoder.")
     if to.is_dir() and base.is_dir() and to.samefile(base):
         raise PrixError(f"{to} is the model itself: name another folder for the encoder.")
-    is_ours = (to / "encoder.json").exists() or (to / "checkpoints" / "lock").exists()
-    is_model = (to / "prixlm.json").exists() and not (to / "encoder.json").exists()
+    # A stopped run has checkpoints and no encoder yet. A pretrained model has checkpoints, too,
+    # but also its own weights beside them.
+    has_encoder = (to / "encoder.json").exists()
+    is_ours = has_encoder or (to / "checkpoints" / "lock").exists()
+    is_model = (to / "prixlm.json").exists() and not has_encoder
     if to.is_dir() and any(to.iterdir()) and (is_model or not is_ours):
-        raise PrixError(f"{to} is there and is no run of prixlm mirror: name another folder.")
+        raise PrixError(f"{to} exists and is not a run of `prixlm mirror`: name another folder.")
 
 
-def _source(encoder: EntityEncoder, config: MirrorConfig, kb: KB | None) -> _Words | _Linked:
-    if config.positives == "links":
-        assert kb is not None
-        names = build_tokens(kb, encoder.model.encoder.tokenizer).entities
-        return _Linked(names, kb, config.number)
-    words = read_words(config)
-    return _Words(encoder.tokenise(words))
+# --- the task -------------------------------------------------------------------------------------
+
+
+def info_nce(first: Tensor, second: Tensor, temperature: float, group: Tensor) -> Tensor:
+    """Return the sum over the 2P views of -log P(its partner | all other views): a scalar.
+
+    first, second: (P, H) unit vectors of the two views of each pair. group: (P,); pairs of one
+    group are of the same entity, and are not negatives of each other.
+    """
+    views = torch.cat([first, second])  # (2P, H); view i and view i + P are partners
+    logits = views @ views.T / temperature  # (2P, 2P)
+    view = torch.arange(len(views), device=views.device)
+    partner = view.roll(len(first))
+    # Neither a view itself nor views of the same entity are negatives; the partner is the target.
+    is_same = group.repeat(2)[:, None] == group.repeat(2)[None]
+    is_same[view, partner] = False
+    logits = logits.masked_fill(is_same, float("-inf"))
+    return torch.nn.functional.cross_entropy(logits, partner, reduction="sum")
+
+
+class Pairs(NamedTuple):
+    """Pairs of views as rows of the names, and the entity or concept of each: (P,) each."""
+
+    first: Array
+    second: Array
+    group: Array
+
+
+class MirrorTask:
+    """The steps of a Mirror run. Each process has negatives only among its share of the pairs."""
+
+    def __init__(
+        self, encoder: EntityEncoder, config: MirrorConfig, kb: KB | None, origin: dict[str, Any]
+    ) -> None:
+        """Read the names. origin: hashes of what the run started from."""
+        self.encoder, self.config, self.fingerprint = encoder, config, origin
+        self.source: _Words | _LinkedNames
+        if config.positives == "links":
+            assert kb is not None
+            names = build_tokens(kb, encoder.model.encoder.tokenizer).entities
+            self.source = _LinkedNames(names, kb, config.number)
+        else:
+            self.source = _Words(encoder.tokenise(read_words(config)))
+        self.steps_an_epoch = max(1, self.source.num_pairs // config.batch)
+        self.num_steps = config.epochs * self.steps_an_epoch
+        # Not held out: a fixed batch, to see that the loss falls.
+        watched = self.source.pairs(config.epochs, config.training.seed)
+        self.valid = Pairs(*(column[: config.batch] for column in watched))
+
+    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
+        """Yield the steps from number `first` on, for process `rank` of `world`."""
+        # A resumed run begins in the middle of an epoch: the pairs of an epoch depend only on its
+        # number and the seed, and the steps before `first` are skipped.
+        for epoch in range(first // self.steps_an_epoch, self.config.epochs):
+            pairs = self.source.pairs(epoch, self.config.training.seed)
+            for step in range(max(0, first - epoch * self.steps_an_epoch), self.steps_an_epoch):
+                rows = slice(step * self.config.batch, (step + 1) * self.config.batch)
+                mine = Pairs(*(column[rows][rank::world] for column in pairs))
+                num_pairs = len(pairs.first[rows])
+                yield Step([mine], 2.0 * num_pairs, num_pairs)
+
+    def loss(self, model: PrixLM, batch: Pairs) -> Tensor:
+        """Return the loss of a batch. Both views go through in one pass, each with its dropout."""
+        vectors = self.encoder.pool(self.source.names, np.concatenate(batch[:2]))
+        first, second = torch.chunk(vectors, 2)
+        group = torch.from_numpy(np.asarray(batch.group)).to(vectors.device)
+        return info_nce(first, second, self.config.temperature, group)
+
+    def validate(self, model: PrixLM) -> dict[str, float]:
+        """Return the loss of one fixed batch, with the same dropout each time."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.config.training.seed)
+            model.train()
+            loss = self.loss(model, self.valid).item() / (2 * len(self.valid.first))
+            model.eval()
+        return {"loss": loss}
+
+    def save(self, model: PrixLM, folder: Path) -> None:
+        """Write the encoder."""
+        self.encoder.save(folder)
+
+
+class _Words:
+    """Pairs of a word and itself."""
+
+    def __init__(self, names: Ragged) -> None:
+        self.names, self.num_pairs = names, len(names)
+
+    def pairs(self, epoch: int, seed: int) -> Pairs:
+        """Return all words in the order of an epoch."""
+        order = np.random.default_rng([seed, epoch]).permutation(self.num_pairs)
+        return Pairs(order, order, order)
+
+
+class _LinkedNames:
+    """Pairs of a name and a linked name in another language."""
+
+    def __init__(self, names: Ragged, kb: KB, num_pairs: int) -> None:
+        self.names, self.num_pairs = names, num_pairs
+        self.concept = kb.concepts()
+        self.links = Links(kb, max_links=1)
+        if not self.links.num_links:
+            raise PrixError(f"{kb.folder} has no links: use words as positives.")
+
+    def pairs(self, epoch: int, seed: int) -> Pairs:
+        """Draw the pairs of an epoch."""
+        generator = np.random.default_rng([seed, epoch])
+        # Twice as many as needed: `take` drops pairs of one language. If too few are left, they
+        # are repeated.
+        drawn = generator.integers(0, self.links.num_links, 2 * self.num_pairs)
+        links = self.links.take(drawn, [seed, epoch])
+        if not len(links):
+            raise PrixError("no two linked names are of different languages: use words.")
+        rows = np.resize(np.arange(len(links)), self.num_pairs)
+        first, second = links.subject[rows], links.object[rows]
+        return Pairs(first, second, self.concept[first])
+
+
+# --- words ----------------------------------------------------------------------------------------
 
 
 def read_words(config: MirrorConfig) -> list[str]:
-    """The words of a file, or the most frequent of a language; each once."""
+    """Return the words of a file, or the most frequent words of a language; each once."""
     if config.words is None:
         return frequent_words(config.lang, config.number)
     try:
@@ -269,22 +300,24 @@ def read_words(config: MirrorConfig) -> list[str]:
         raise PrixError(f"{config.words} cannot be read as text: {error}.") from None
     words = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if len(words) > config.number:
-        logger.warning("%s: the first %d of %d words", config.words, config.number, len(words))
+        logger.warning(
+            "%s: using the first %d of its %d words", config.words, config.number, len(words)
+        )
         words = words[: config.number]
     if len(words) < 2:
-        raise PrixError(f"{config.words} has {len(words)} words: expected one a line, 2 or more.")
+        raise PrixError(f"{config.words} has {len(words)} words: expected one per line, 2 or more.")
     return words
 
 
-def frequent_words(lang: str, number: int) -> list[str]:
-    """The most frequent words of a language (wordfreq), most frequent first."""
+def frequent_words(lang: str, count: int) -> list[str]:
+    """Return the most frequent words of a language (wordfreq), the most frequent first."""
     import wordfreq
 
     known = wordfreq.available_languages()
-    code = _WORDFREQ.get(lang, lang)
-    if code not in known:  # it would answer with the words of a language that it thinks near
+    code = _WORDFREQ_CODES.get(lang, lang)
+    if code not in known:  # wordfreq would answer with the words of a language that it finds near
         raise PrixError(
-            f"wordfreq has no words of {lang}: give a file of words, or one of "
+            f"wordfreq has no words of {lang}: pass a file of words, or one of "
             f"{', '.join(sorted(known))}."
         )
-    return list(wordfreq.top_n_list(code, number))
+    return list(wordfreq.top_n_list(code, count))

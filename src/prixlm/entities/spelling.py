@@ -1,8 +1,10 @@
-"""String similarity (rapidfuzz): what can be found without a model.
+"""Compare names by their spelling (rapidfuzz): the baseline that needs no model.
 
-    for table in similarities(mentions, names): ...     # (q, N), some mentions at a time
+    for scores in similarities(mentions, names): ...     # (q, N), a block of mentions at a time
 
-It is a row of linking and of lexicon induction.
+It is one row of the tables of linking and of lexicon induction.
+
+Dimension letters: N names, q mentions of one block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,22 +14,23 @@ import numpy as np
 from prixlm.types import Array
 
 TITLE = "string similarity (rapidfuzz)"
-_SCORES = 1 << 24
-"""Scores that are held at once."""
+_MAX_SCORES = 1 << 24
+"""Most scores that are in memory at once."""
 
 
 def similarities(mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-    """How alike all names are to some mentions at a time: (q, N), in order."""
+    """Yield how similar blocks of mentions are to all names, in order: (q, N), from 0 to 100."""
     from rapidfuzz import fuzz, process, utils
 
-    clean = [utils.default_process(name) for name in names]
+    # Letters in lower case, punctuation as spaces: prepared once, not for each pair.
+    clean_names = [utils.default_process(name) for name in names]
     for rows in slices(len(mentions), len(names)):
-        asked = [utils.default_process(mention) for mention in mentions[rows]]
-        yield process.cdist(asked, clean, scorer=fuzz.ratio, workers=-1, dtype=np.float32)
+        clean = [utils.default_process(mention) for mention in mentions[rows]]
+        yield process.cdist(clean, clean_names, scorer=fuzz.ratio, workers=-1, dtype=np.float32)
 
 
-def slices(queries: int, names: int) -> Iterator[slice]:
-    """Queries a part at a time, so that the scores of all names can be held."""
-    step = max(1, _SCORES // max(1, names))
-    for start in range(0, queries, step):
-        yield slice(start, min(start + step, queries))
+def slices(num_queries: int, num_names: int) -> Iterator[slice]:
+    """Yield blocks of queries, each small enough to hold its scores of all names in memory."""
+    step = max(1, _MAX_SCORES // max(1, num_names))
+    for start in range(0, num_queries, step):
+        yield slice(start, min(start + step, num_queries))

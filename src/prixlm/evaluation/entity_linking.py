@@ -1,15 +1,17 @@
-"""Cross-lingual entity linking (Sec. 3.3): a mention in one language, an entity named in another.
+"""Cross-lingual entity linking (Sec. 3.3): link a mention in one language to entities of another.
 
     tasks = read_tasks("names.txt", {"fi": "fi_queries.txt"})
-    ranks = linking_ranks(EncoderScorer(encoder), tasks["fi"])
-    accuracy(ranks, 1)
+    tables = evaluate_linking(tasks, [FuzzyScorer(), EncoderScorer(encoder)])
 
-The entities have one or more names; a mention may have several right entities, and any counts. An
-entity's score is that of its best name, and the rank of a right one follows the tie rule of
-`metrics.py`: entities of one name share the mean of their ranks, so accuracy@1 gains nothing from
-names that cannot be told apart.
+An entity has one or more names. A mention may have several right entities, and any of them counts.
+The score of an entity is that of its best name. Ranks follow the tie rule of `metrics.py`: entities
+of one name share the mean of their ranks, so names that cannot be told apart do not raise
+accuracy@1.
 
-Dimension letters: Q mentions, N names, E entities.
+A task comes from files (XL-BEL, LR-XEL) or from the links that a split withholds. A *linker* is a
+method that ranks the right entity of each mention.
+
+Dimension letters: Q mentions, q mentions of one block, N names, E entities.
 """
 
 import dataclasses
@@ -17,22 +19,46 @@ import hashlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from prixlm.arrays import group_starts
+from prixlm.decoding.completer import Completer
+from prixlm.decoding.search import exact_ranks
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.spelling import TITLE, similarities, slices
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.types import Array
+from prixlm.lm.model import PrixLM
+from prixlm.reports.tables import ResultTable, name_rows
+from prixlm.types import Array, Progress, Query
 
 logger = logging.getLogger(__name__)
-_FORMATS = {"xlbel": ("||", 2, 2), "lrxel": ("|||", 3, 4)}
-"""What stands between fields, and how many a line of names and a line of mentions has."""
+_BATCH = 32
+"""Mentions that the decoder translates at once."""
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How the lines of a benchmark's files are built."""
+
+    separator: str
+    name_fields: int  # fields of a line of names: id, name, ...
+    mention_fields: int  # fields of a line of mentions: id, ..., mention, ...
+    mention_field: int  # which of them is the mention
+    several_ids: bool  # ids may be joined by `|`
+    name_once: bool  # an id has one name; further lines of the same id are left out
+
+
+_FORMATS = {
+    "xlbel": _Format("||", 2, 2, 1, several_ids=True, name_once=False),
+    "lrxel": _Format("|||", 3, 4, 2, several_ids=False, name_once=True),
+}
 
 
 @dataclass(frozen=True)
@@ -42,203 +68,390 @@ class LinkingTask:
     names: list[str]  # (N,)
     owner: Array  # (N,) the entity of each name
     mentions: list[str]  # (Q,)
-    offsets: Array  # (Q + 1,) of the right entities of each mention
-    right: Array  # entities
+    offsets: Array  # (Q + 1,): mention i has the entities right[offsets[i]:offsets[i + 1]]
+    right: Array  # entities, one mention after another
     problems: dict[str, int] = field(default_factory=dict)  # lines left out, by reason
 
-    @property
-    def num_entities(self) -> int:
-        return int(self.owner.max(initial=-1)) + 1
-
     def differ(self) -> Array:
-        """Whether a mention is none of the names of its right entities: (Q,)."""
+        """Return (Q,) whether a mention is none of the names of its right entities."""
+        # Names of right entities only: a KB may have millions of others.
         names: dict[int, set[str]] = {}
         for row in np.flatnonzero(np.isin(self.owner, self.right)).tolist():
             names.setdefault(int(self.owner[row]), set()).add(self.names[row])
         return np.array(
             [
-                not any(mention in names.get(e, ()) for e in self.answers(place))
-                for place, mention in enumerate(self.mentions)
+                not any(mention in names.get(entity, ()) for entity in self.answers(index))
+                for index, mention in enumerate(self.mentions)
             ],
             bool,
         )
 
     def fingerprint(self) -> str:
+        """Return a digest of the whole task, to recognise a table that was made from it."""
         arrays = [
             part.astype(np.int64).tobytes() for part in (self.owner, self.offsets, self.right)
         ]
         texts = json.dumps([self.names, self.mentions]).encode()
         return hashlib.sha256(b"".join([texts, *arrays])).hexdigest()
 
-    def answers(self, place: int) -> list[int]:
-        found: list[int] = self.right[self.offsets[place] : self.offsets[place + 1]].tolist()
-        return found
+    def answers(self, mention: int) -> list[int]:
+        """Return the right entities of a mention."""
+        entities: list[int] = self.right[self.offsets[mention] : self.offsets[mention + 1]].tolist()
+        return entities
+
+    def mention_of_right(self) -> Array:
+        """Return the mention that each element of `right` belongs to."""
+        return np.repeat(np.arange(len(self.mentions)), np.diff(self.offsets))
+
+
+# Linkers: methods that rank the entities of a task.
 
 
 class Linker(Protocol):
-    """A way to link: where the best right entity of every mention stands."""
+    """A method that ranks the entities of a task."""
 
     name: str
 
     def ranks(self, task: LinkingTask, lang: str) -> Array:
-        """(Q,), for mentions in `lang`."""
+        """Return (Q,) the rank of the best right entity of every mention in `lang`."""
 
 
 class Scorer(ABC):
-    """A way that says how alike mentions and names are."""
+    """A linker that scores the similarity of mentions and names."""
 
     name: str
 
     @abstractmethod
-    def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-        """Scores of all names for some mentions at a time: (q, N), in order."""
+    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+        """Yield (q, N) scores of all names for a block of mentions, in order."""
 
     def ranks(self, task: LinkingTask, lang: str) -> Array:
-        return linking_ranks(self, task)
+        """Return (Q,) the rank of the best right entity of every mention."""
+        # Sort the names by entity, so that reduceat takes the best name of each.
+        order = np.argsort(task.owner, kind="stable")
+        owner = task.owner[order]
+        starts = group_starts(owner)
+        entity = owner[starts]  # (E,) entities that have a name, ascending
+        ranks, done = np.empty(len(task.mentions)), 0
+        for scores in self.scores(task.mentions, task.names):
+            best = np.maximum.reduceat(scores[:, order], starts, axis=1)  # (q, E)
+            ranks[done : done + len(best)] = _ranks(best, entity, task, done)
+            done += len(best)
+        return ranks
 
 
-class PerLanguage:
-    """A way of its own for each language of the mentions, made when it is asked for."""
+def _ranks(scores: Array, entity: Array, task: LinkingTask, first: int) -> Array:
+    """Rank the best right entity of mentions `first`, `first + 1`, ...; scores: (q, E).
 
-    def __init__(self, name: str, make: Callable[[str], Linker]) -> None:
-        self.name, self.make = name, make
-
-    def ranks(self, task: LinkingTask, lang: str) -> Array:
-        return self.make(lang).ranks(task, lang)
+    Other right entities do not count as better.
+    """
+    offsets = task.offsets[first : first + len(scores) + 1]
+    row = np.repeat(np.arange(len(scores)), np.diff(offsets))
+    column = np.searchsorted(entity, task.right[offsets[0] : offsets[-1]])
+    # (q, E) whether an entity is right for a mention.
+    is_right = np.zeros(scores.shape, bool)
+    is_right[row, column] = True
+    # (q, 1) the score of the best right entity.
+    top = np.where(is_right, scores, -np.inf).max(axis=1, keepdims=True)
+    higher = ((scores > top) & ~is_right).sum(axis=1)
+    equal = ((scores == top) & ~is_right).sum(axis=1)
+    return np.asarray(1 + higher + equal / 2)
 
 
 class EncoderScorer(Scorer):
-    """Cosines of an entity encoder's vectors."""
+    """Score by the cosine of an entity encoder's vectors."""
 
     def __init__(self, encoder: EntityEncoder, name: str = "encoder") -> None:
         self.encoder, self.name = encoder, name
         self._last: tuple[Sequence[str], Array, Array] | None = None
 
-    def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-        vectors, place = self._vectors(names)
+    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+        """Yield (q, N) cosines."""
+        vectors, index = self._vectors(names)
         asked = self.encoder.encode(mentions)
+        # Blocks of mentions, so that the (q, N) scores fit into memory.
         for rows in slices(len(asked), len(names)):
-            yield (asked[rows] @ vectors.T)[:, place]
+            yield (asked[rows] @ vectors.T)[:, index]
 
     def _vectors(self, names: Sequence[str]) -> tuple[Array, Array]:
-        """Vectors of the distinct names, and which is whose; those of the last list are kept.
+        """Return the vectors of the distinct names, and (N,) which of them is each name's.
 
-        Names that are the same text shall tie: each is scored once.
+        Each distinct name is scored once, so that equal names tie exactly. The vectors of the last
+        list are kept, as all languages of a benchmark link to the same names.
         """
         if self._last is None or self._last[0] != names:
-            once: dict[str, int] = {}
-            place = np.array([once.setdefault(name, len(once)) for name in names])
-            self._last = (names, self.encoder.encode(list(once)), place)
+            numbers: dict[str, int] = {}
+            index = np.array([numbers.setdefault(name, len(numbers)) for name in names])
+            self._last = (names, self.encoder.encode(list(numbers)), index)
         return self._last[1], self._last[2]
 
 
 class FuzzyScorer(Scorer):
-    """String similarity (rapidfuzz): the honest alternative without a model."""
+    """Score by string similarity (rapidfuzz), without a model."""
 
-    def __init__(self, name: str = TITLE) -> None:
-        self.name = name
+    name = TITLE
 
-    def tables(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+        """Yield (q, N) string similarities."""
         return similarities(mentions, names)
 
 
-def linking_ranks(scorer: Scorer, task: LinkingTask) -> Array:
-    """The rank of the best right entity of every mention: (Q,)."""
-    order = np.argsort(task.owner, kind="stable")
-    owner = task.owner[order]
-    firsts = np.flatnonzero(np.diff(owner, prepend=-1))
-    entity = owner[firsts]  # entities that have a name, ascending
-    ranks, done = np.empty(len(task.mentions)), 0
-    for table in scorer.tables(task.mentions, task.names):
-        best = np.maximum.reduceat(table[:, order], firsts, axis=1)  # (q, E)
-        ranks[done : done + len(best)] = _ranks(best, entity, task, done)
-        done += len(best)
-    return ranks
+class PerLanguage:
+    """A linker with a model of its own for each language, made when its language is asked for."""
+
+    def __init__(self, name: str, make: Callable[[str], Linker]) -> None:
+        self.name, self.make = name, make
+
+    def ranks(self, task: LinkingTask, lang: str) -> Array:
+        """Return the ranks of the language's own linker."""
+        return self.make(lang).ranks(task, lang)
 
 
-def _ranks(best: Array, entity: Array, task: LinkingTask, first: int) -> Array:
-    """Other right entities do not stand before the best of them."""
-    offsets = task.offsets[first : first + len(best) + 1]
-    row = np.repeat(np.arange(len(best)), np.diff(offsets))
-    column = np.searchsorted(entity, task.right[offsets[0] : offsets[-1]])
-    is_right = np.zeros(best.shape, bool)
-    is_right[row, column] = True
-    top = np.where(is_right, best, -np.inf).max(axis=1, keepdims=True)
-    higher = ((best > top) & ~is_right).sum(axis=1)
-    equal = ((best == top) & ~is_right).sum(axis=1)
-    return np.asarray(1 + higher + equal / 2)
+class Translation:
+    """A linker that lets the decoder translate a mention, among the entities of a KB."""
+
+    def __init__(self, model: PrixLM | Path, kb: KB, into: str, name: str = "translate") -> None:
+        self.completer, self.into, self.name = Completer(model, kb), into, name
+
+    def ranks(self, task: LinkingTask, lang: str) -> Array:
+        """Return exact ranks up to ten; infinity beyond, and where the model cannot be asked."""
+        for code in (lang, self.into):
+            self.completer.check_language(code)
+        trie = self.completer.trie(self.into)
+        right = task.right + self.completer.kb.entity_range(self.into).start  # ids of the KB
+        prefixes = [self._prefix(mention, lang, trie.height) for mention in task.mentions]
+        row = task.mention_of_right()
+        # One search for each right entity; names that are too long are not in the trie.
+        is_open = np.array([prefixes[mention] is not None for mention in row], bool)
+        is_open &= trie.nodes_of(right) >= 0
+        skipped = len(task.mentions) - len(np.unique(row[is_open]))
+        if skipped:
+            logger.warning(
+                "%s: %d mentions or names are too long or have no tokens, and count as wrong",
+                lang,
+                skipped,
+            )
+        # The rank of a mention is that of its best right entity.
+        ranks = np.full(len(task.mentions), np.inf)
+        for batch in (_BATCH, 1):  # a search that ran out of memory may fit alone
+            searches = np.flatnonzero(is_open)
+            for start in range(0, len(searches), batch):
+                block = searches[start : start + batch]
+                results = exact_ranks(
+                    self.completer.model,
+                    trie,
+                    [prefixes[mention] or [] for mention in row[block]],
+                    right[block],
+                    most=10,
+                    exclude=[right[task.offsets[m] : task.offsets[m + 1]] for m in row[block]],
+                )
+                for search, result in zip(block, results, strict=True):
+                    is_open[search] = not result.complete
+                    rank = np.inf if result.rank is None else result.rank
+                    ranks[row[search]] = min(ranks[row[search]], rank)
+        if is_open.any():
+            logger.warning("%s: %d ranks are unknown for lack of memory", lang, is_open.sum())
+        return ranks
+
+    def _prefix(self, mention: str, lang: str, height: int) -> list[int] | None:
+        """Return the model's input for a mention; None if it has no tokens or leaves no room."""
+        try:
+            prefix = self.completer.encode(Query(lang, mention, None, self.into))
+        except PrixError:
+            return None
+        return prefix if len(prefix) + height <= self.completer.model.max_length else None
+
+
+# Tables.
 
 
 def accuracy(ranks: Array, k: int) -> float:
-    """The share of mentions whose right entity is among the first k."""
+    """Return the share of mentions whose right entity is among the first k."""
     return float((ranks <= k).mean()) if len(ranks) else float("nan")
 
 
+def evaluate_linking(
+    tasks: Mapping[str, LinkingTask],
+    linkers: Iterable[Linker],
+    progress: Progress | None = None,
+    *,
+    source: str = "",
+) -> list[ResultTable]:
+    """Return accuracy@1 and @5 of every linker in every language, and @1 where the names differ.
+
+    linkers: may be a generator; each is made when the one before it is done.
+    source: names the data in the titles, if there are several.
+    """
+    # Where mention and name are the same text, linking is trivial.
+    differ = {lang: task.differ() for lang, task in tasks.items()}
+    apart = "names that differ" + (f", {source}" if source else "")
+    first, five = (ResultTable(f"accuracy@{k}", subset=source) for k in (1, 5))
+    different = ResultTable("accuracy@1", subset=apart)
+    for linker in linkers:
+        for done, (lang, task) in enumerate(tasks.items(), start=1):
+            ranks = linker.ranks(task, lang)
+            ranks_apart = ranks[differ[lang]]
+            first.add(linker.name, lang, accuracy(ranks, 1), len(ranks))
+            five.add(linker.name, lang, accuracy(ranks, 5), len(ranks))
+            different.add(linker.name, lang, accuracy(ranks_apart, 1), len(ranks_apart))
+            if progress is not None:
+                progress(f"link {linker.name}", done, len(tasks))
+    return [first, five, different]
+
+
+def evaluate_linking_files(
+    encoders: Sequence[Path],
+    names: Path,
+    mentions: Sequence[Path],
+    format: str = "xlbel",
+    progress: Progress | None = None,
+) -> list[ResultTable]:
+    """Evaluate string similarity and encoder folders on files; paths name rows and columns."""
+    tasks = read_tasks(names, name_rows(mentions), format)
+    return evaluate_linking(tasks, [FuzzyScorer(), *_load_scorers(encoders)], progress)
+
+
+def evaluate_withheld_links(
+    kb: KB,
+    encoders: Sequence[Path],
+    models: Sequence[Path] = (),
+    *,
+    into: str = "en",
+    langs: Sequence[str] | None = None,
+    split: str = "test",
+    most: int | None = None,
+    progress: Progress | None = None,
+) -> list[ResultTable]:
+    """Evaluate string similarity, encoders and translating Prix-LMs on a KB's withheld links.
+
+    Refuses a model that was trained on these links. most: mentions sampled per language.
+    """
+    tasks = withheld_tasks(kb, into, langs, split, most)
+    scorers = _load_scorers(encoders)
+    translations = [
+        Translation(folder, kb, into, f"translate {title}")
+        for title, folder in name_rows(models).items()
+    ]
+    # A model that has seen the links would only repeat them.
+    for scorer in scorers:
+        scorer.encoder.model.settings.lineage.check_unseen_links(kb, scorer.name)
+    for linker in translations:
+        linker.completer.model.settings.lineage.check_unseen_links(kb, linker.name)
+    return evaluate_linking(tasks, [FuzzyScorer(), *scorers, *translations], progress)
+
+
+def _load_scorers(encoders: Sequence[Path]) -> list[EncoderScorer]:
+    named = name_rows(encoders).items()
+    return [EncoderScorer(EntityEncoder.load(folder), title) for title, folder in named]
+
+
+# Tasks from the files of benchmarks.
+
+
 def read_tasks(
-    names: Path | str, queries: Mapping[str, Path | str], format: str = "xlbel"
+    names: Path | str, mentions: Mapping[str, Path | str], format: str = "xlbel"
 ) -> dict[str, LinkingTask]:
-    """Files of mentions, by title, and the file of names that all of them are linked to.
+    """Read files of mentions, by title, that are all linked to one file of names.
 
     xlbel: `id||name` and `id||mention`, several right ids joined by `|`.
     lrxel: names `ID ||| title ||| type`, and mentions `ID ||| en title ||| title ||| type`.
     """
     if format not in _FORMATS:
         raise PrixError(f"--format {format}: expected {' or '.join(_FORMATS)}.")
-    separator, name_fields, query_fields = _FORMATS[format]
-    problems: dict[str, int] = {}
-    ids: dict[str, int] = {}
+    shape = _FORMATS[format]
+    # Problems of the names are those of every task; they are logged once.
+    problems: Counter[str] = Counter()
+    entities = _read_entities(Path(names), shape, problems)
+    _warn(problems)
+    tasks = {}
+    for title, file in mentions.items():
+        path = Path(file)
+        own: Counter[str] = Counter()
+        lines = _read_lines(path, shape, shape.mention_fields, shape.mention_field, own)
+        task = _make_task(entities, lines, path, own)
+        _warn(own)
+        if not task.mentions:
+            raise PrixError(f"{path} has no mention whose id {names} names.")
+        tasks[title] = dataclasses.replace(task, problems={**problems, **own})
+    return tasks
+
+
+def read_tasks_by_language(names: Path, mentions: Sequence[Path]) -> dict[str, LinkingTask]:
+    """Read XL-BEL's files of mentions, whose names begin with the language: `fi_test.txt`."""
+    by_language: dict[str, Path] = {}
+    for path in mentions:
+        lang = path.name.split("_")[0].split(".")[0]
+        if lang in by_language:
+            raise PrixError(f"two files of {lang}: pass one for each language.")
+        by_language[lang] = path
+    return read_tasks(names, by_language)
+
+
+_Entities = tuple[list[str], Array, dict[str, int]]
+"""Names, the entity of each name, and the number of each entity's id."""
+
+
+def _read_entities(path: Path, shape: _Format, problems: Counter[str]) -> _Entities:
+    """Read a file of names; lines that repeat another are counted."""
+    numbers: dict[str, int] = {}
     texts: list[str] = []
     owner: list[int] = []
     seen: set[tuple[str, str]] = set()
-    for keys, text, *_ in _fields(Path(names), separator, name_fields, problems):
-        for key in _keys(keys, format):
-            if format == "lrxel" and key in ids:
-                _count(problems, f"{Path(names).name}: an id twice")
-                continue
-            if (key, text) in seen:
-                _count(problems, f"{Path(names).name}: the same id and name again")
-                continue
-            seen.add((key, text))
-            texts.append(text)
-            owner.append(ids.setdefault(key, len(ids)))
+    for keys, text in _read_lines(path, shape, shape.name_fields, 1, problems):
+        for key in keys:
+            if shape.name_once and key in numbers:
+                problems[f"{path.name}: an id twice"] += 1
+            elif (key, text) in seen:
+                problems[f"{path.name}: the same id and name again"] += 1
+            else:
+                seen.add((key, text))
+                texts.append(text)
+                owner.append(numbers.setdefault(key, len(numbers)))
     if not texts:
-        raise PrixError(f"{names} has no names: nothing can be linked to.")
-    _warn(problems)
-    entities = (texts, np.array(owner), ids)
-    found = {}
-    for title, path in queries.items():
-        own: dict[str, int] = {}
-        fields = _fields(Path(path), separator, query_fields, own)
-        asked = [(parts[max(1, query_fields - 2)], _keys(parts[0], format)) for parts in fields]
-        task = _make_task(entities, asked, own, Path(path))
-        if not task.mentions:
-            raise PrixError(f"{path} has no mention whose id {names} names.")
-        found[title] = dataclasses.replace(task, problems=problems | own)
-    return found
+        raise PrixError(f"{path} has no names: nothing can be linked to.")
+    return texts, np.array(owner), numbers
 
 
-def _keys(text: str, format: str) -> list[str]:
-    return [key for key in text.split("|") if key] if format == "xlbel" else [text]
-
-
-def _fields(path: Path, separator: str, number: int, problems: dict[str, int]) -> Iterator[Any]:
-    """The fields of each line; lines with another number, or an empty one first, are counted."""
+def _read_lines(
+    path: Path, shape: _Format, num_fields: int, text_field: int, problems: Counter[str]
+) -> Iterator[tuple[list[str], str]]:
+    """Yield the ids and the text of each line; lines of another shape are counted."""
     try:
         lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"{path} cannot be read as text: {error}.") from None
     for line in filter(str.strip, lines):
-        parts = [part.strip() for part in line.split(separator)]
-        if len(parts) != number:
-            _count(problems, f"{path.name}: not {number} fields joined by {separator}")
-        elif not parts[0] or not parts[-1 if number == 2 else number - 2]:
-            _count(problems, f"{path.name}: no id or no name")
+        fields = [part.strip() for part in line.split(shape.separator)]
+        if len(fields) != num_fields:
+            problems[f"{path.name}: not {num_fields} fields joined by {shape.separator}"] += 1
+        elif not fields[0] or not fields[text_field]:
+            problems[f"{path.name}: no id or no name"] += 1
         else:
-            yield parts
+            keys = list(filter(None, fields[0].split("|"))) if shape.several_ids else [fields[0]]
+            yield keys, fields[text_field]
 
 
-def _count(problems: dict[str, int], why: str) -> None:
-    problems[why] = problems.get(why, 0) + 1
+def _make_task(
+    entities: _Entities,
+    lines: Iterable[tuple[list[str], str]],
+    path: Path,
+    problems: Counter[str],
+) -> LinkingTask:
+    """Return the mentions of a file whose ids have names; count the others."""
+    names, owner, numbers = entities
+    mentions, offsets, right = [], [0], []
+    for keys, mention in lines:
+        known = [numbers[key] for key in dict.fromkeys(keys) if key in numbers]
+        if not known:
+            problems[f"{path.name}: no name for the id"] += 1
+            continue
+        # Several ids mean that any of them is right, so those that are known are enough.
+        if len(known) < len(set(keys)):
+            problems[f"{path.name}: no name for one of several ids (kept)"] += 1
+        mentions.append(mention)
+        right += known
+        offsets.append(len(right))
+    return LinkingTask(names, owner, mentions, np.array(offsets), np.array(right))
 
 
 def _warn(problems: Mapping[str, int]) -> None:
@@ -246,51 +459,61 @@ def _warn(problems: Mapping[str, int]) -> None:
         logger.warning("%d lines: %s", number, why)
 
 
-def _make_task(
-    entities: tuple[list[str], Array, dict[str, int]],
-    asked: list[tuple[str, list[str]]],
-    problems: dict[str, int],
-    path: Path,
-) -> LinkingTask:
-    """The mentions of a file whose ids have names; the others are counted."""
-    names, owner, ids = entities
-    mentions, offsets, right = [], [0], []
-    for mention, keys in asked:
-        found = [ids[key] for key in dict.fromkeys(keys) if key in ids]
-        if not found:
-            _count(problems, f"{path.name}: no name for the id")
-            continue
-        if len(found) < len(set(keys)):
-            _count(problems, f"{path.name}: no name for one of several ids (kept)")
-        mentions.append(mention)
-        right += found
-        offsets.append(len(right))
-    _warn(problems)
-    return LinkingTask(names, owner, mentions, np.array(offsets), np.array(right))
+# Tasks from the links that a split withholds.
 
 
 Names = tuple[list[str], Array]
-"""Names of entities, and which entity each is of."""
+"""Names of entities, and the entity of each name."""
 
 
 def read_names(kb: KB, lang: str) -> Names:
-    """The names and aliases of a language's entities, which are counted from 0."""
-    own = kb.entity_range(lang)
-    within = f"BETWEEN {own.start} AND {own.stop - 1}"
-    query = (
-        f"SELECT id, name FROM (SELECT id, name, 0 AS how FROM entities WHERE id {within} "
-        f"UNION ALL SELECT entity, name, 1 FROM aliases WHERE entity {within}) "
-        "ORDER BY id, how, name"
-    )
+    """Read the names and aliases of a language's entities, which are numbered from 0."""
+    first = kb.entity_range(lang).start
     names: list[str] = []
-    owner = [np.zeros(0, np.int64)]
-    for batch in kb.stream(query, 1 << 16):
-        owner.append(np.asarray(batch.column(0), np.int64) - own.start)
-        names += batch.column(1).to_pylist()
+    owner = [np.zeros(0, np.int64)]  # one array a batch
+    for ids, texts in kb.all_names(lang):
+        owner.append(ids.astype(np.int64) - first)
+        names += texts
     return names, np.concatenate(owner)
 
 
-def read_hidden_links(
+def withheld_tasks(
+    kb: KB,
+    into: str,
+    langs: Sequence[str] | None = None,
+    split: str = "test",
+    most: int | None = None,
+) -> dict[str, LinkingTask]:
+    """Return the withheld links into a language as tasks, by the language of the mentions.
+
+    langs: languages of the mentions; None: all with such links. most: mentions per language.
+    """
+    if split not in ("test", "valid"):
+        raise PrixError(f"--split {split}: expected test or valid.")
+    if most is not None and most < 1:
+        raise PrixError(f"--most {most}: expected 1 or more.")
+    kb.entity_range(into)  # refuses a language that is not there
+    links = kb.withheld_links(split)
+    # (2, links) the language of both ends; keep the links with an end in `into`.
+    ends = kb.language_of(np.stack([column.to_numpy() for column in links.columns]))
+    is_into = (ends == kb.languages.index(into)).any(axis=0)
+    linked = {kb.languages[i] for i in np.unique(ends[:, is_into])}
+    asked = [lang for lang in langs or kb.languages if lang != into]
+    without = sorted(set(asked) - linked)
+    if without:
+        logger.warning("no withheld links into %s from %s", into, ", ".join(without))
+    names = read_names(kb, into)
+    tasks = {
+        lang: read_withheld_links(kb, lang, into, split, most, names)
+        for lang in asked
+        if lang in linked
+    }
+    if not tasks:
+        raise PrixError(f"{kb.folder} has no withheld links into {into}.")
+    return tasks
+
+
+def read_withheld_links(
     kb: KB,
     lang: str,
     into: str,
@@ -298,26 +521,31 @@ def read_hidden_links(
     most: int | None = None,
     names: Names | None = None,
 ) -> LinkingTask:
-    """The hidden links of a split (`prixlm split --hide-links`), as mentions and entities.
+    """Read the links of a split that withholds some as mentions in `lang` and entities of `into`.
 
-    Candidates are all entities of `into` with all their names (read once for several languages);
-    mentions are names in `lang`.
+    Candidates are all entities of `into` with all their names. names: what `read_names` returned,
+    to read them once for several languages.
     """
-    own, other = kb.entity_range(lang), kb.entity_range(into)
-    a, b = (np.asarray(column, np.int64) for column in kb.hidden_links(split).columns)
-    pairs = [(a, b), (b, a)] if lang != into else []
-    found = [np.stack([x, y], axis=1)[_within(x, own) & _within(y, other)] for x, y in pairs]
-    rows = np.unique(np.concatenate([np.zeros((0, 2), np.int64), *found]), axis=0)
+    sources, targets = kb.entity_range(lang), kb.entity_range(into)
+    a, b = (np.asarray(column, np.int64) for column in kb.withheld_links(split).columns)
+    both_ways = [(a, b), (b, a)] if lang != into else []
+    # (links, 2) distinct pairs of an entity of `lang` and one of `into`, sorted.
+    pairs = [
+        np.stack([x, y], axis=1)[_within(x, sources) & _within(y, targets)] for x, y in both_ways
+    ]
+    rows = np.unique(np.concatenate([np.zeros((0, 2), np.int64), *pairs]), axis=0)
     if not len(rows):
-        raise PrixError(f"{kb.folder} has no hidden link from {lang} into {into}.")
+        raise PrixError(f"{kb.folder} has no withheld link from {lang} into {into}.")
     subjects = np.unique(rows[:, 0])
+    # A sample of the mentions, with all right entities of each.
     if most is not None and len(subjects) > most:
         subjects = np.sort(np.random.default_rng(0).permutation(subjects)[:most])
         rows = rows[np.isin(rows[:, 0], subjects)]
+    # Rows are sorted by mention, so its right entities begin where its id does.
     offsets = np.searchsorted(rows[:, 0], np.append(subjects, np.iinfo(np.int64).max))
     texts, owner = names or read_names(kb, into)
     mentions = kb.names(subjects.tolist())
-    return LinkingTask(texts, owner, mentions, offsets, rows[:, 1] - other.start)
+    return LinkingTask(texts, owner, mentions, offsets, rows[:, 1] - targets.start)
 
 
 def _within(values: Array, ids: range) -> Array:

@@ -2,27 +2,30 @@
 
     prompts = read_bmlama("en.tsv")
     result = probe(model, prompts, "en")
+    tables, results = evaluate_probing({"model": model}, {"en": prompts})
 
-The prompt is read as `<s> prompt </s>`, in both directions, and the head is read at the mask itself
-(no shift). Two protocols:
+The model reads `<s> prompt </s>` in both directions and predicts at the mask itself (no shift).
+There are two protocols:
 
-- the paper's: answers that are one piece of the vocabulary only; the best-scoring word at the
-  mask is the answer, where a word is a piece that starts a word and is neither punctuation nor a
-  stop word (`stopwordsiso`);
-- candidate ranking (BMLAMA's own): every prompt brings its candidates; one of n pieces is scored
-  with n masks, as the mean log-probability of its pieces.
+- the paper's: only answers that are one piece of the vocabulary are asked for. The best-scoring
+  word at the mask is the model's answer. A word is a piece that starts a word and is neither
+  punctuation nor a stop word (`stopwordsiso`).
+- candidate ranking (BMLAMA's own): every prompt has a list of candidates. A candidate of n pieces
+  is scored with n masks, as the mean log-probability of its pieces.
 
-A model that has never seen a sentence (`compact`) knows names and facts, not prompts: its figures
-say how much of that is left when it is asked in words, and nothing about the paper's.
+A model that has never seen a sentence (`compact`) knows names and facts, not prompts. Its figures
+show how much of that knowledge survives when it is asked in words. They say nothing about the
+paper's claim.
 
-Dimension letters: B prompts in a pass, L its longest, V vocabulary.
+Dimension letters: B prompts in a pass, L its longest, V vocabulary, C candidates, n pieces.
 """
 
 import csv
 import json
 import logging
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,26 +33,37 @@ from typing import Any
 import numpy as np
 import torch
 
+from prixlm.entities.encoder import load_model
 from prixlm.errors import PrixError
 from prixlm.lm.encoding import Batch
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import encode_names
+from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.training.sampler import cut_batches
-from prixlm.types import Array
+from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
 BLANK = "<mask>"
-_BUDGET = 1 << 13
-"""Padded tokens in one pass,"""
+CANDIDATE_RANKING = "candidate ranking"
+COMPACT_NOTE = (
+    "Compact models have never seen a sentence ({}): their figures show how much of their "
+    "knowledge of names survives when they are asked in words that they cannot read, and say "
+    "nothing about the paper's claim."
+)
+_TOKENS = 1 << 13
+"""Most padded tokens in one pass."""
 _LOGITS = 1 << 26
-"""and scores: a mask has one for every piece of the vocabulary."""
+"""Most scores in one pass: each mask has one for every piece of the vocabulary."""
 _COLUMNS = ["Prompt", "Ans", "Candidate Ans", "Subject"]
 _TEMPLATE = ("relation", "template")
 
 
+# Prompts and their files.
+
+
 @dataclass(frozen=True)
 class Prompt:
-    """A sentence with one blank, its answer, and what else it might be."""
+    """A sentence with one blank, its answer, and its candidates."""
 
     text: str
     answer: str
@@ -59,30 +73,49 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of one language, and what was left out."""
+    """The prompts of one language, and how many were left out, by reason."""
 
     prompts: list[Prompt]
     problems: dict[str, int] = field(default_factory=dict)
 
 
 def read_bmlama(path: Path | str) -> Prompts:
-    """BMLAMA's TSV: `Prompt, Ans, Candidate Ans, Subject`; candidates are joined by a comma."""
+    """Read BMLAMA's TSV: `Prompt, Ans, Candidate Ans, Subject`; candidates joined by a comma."""
     path = Path(path)
-    problems: dict[str, int] = {}
-    found = []
-    for row in _rows(path):
+    problems: Counter[str] = Counter()
+    prompts = []
+    for row in _read_rows(path):
         candidates = tuple(filter(None, map(str.strip, (row["Candidate Ans"] or "").split(", "))))
         prompt = Prompt((row["Prompt"] or "").strip(), (row["Ans"] or "").strip(), candidates)
-        why = _what_is_wrong(prompt)
+        why = _problem(prompt)
         if why:
-            _count(problems, why)
+            problems[why] += 1
         else:
-            found.append(prompt)
-    return _checked(found, problems, path)
+            prompts.append(prompt)
+    return _checked(prompts, problems, path)
 
 
-def _rows(path: Path) -> Iterator[dict[str, str | None]]:
+def read_bmlama_files(paths: Sequence[Path]) -> dict[str, Prompts]:
+    """Read several of BMLAMA's TSVs, named by their languages: `en.tsv`."""
+    prompts: dict[str, Prompts] = {}
+    for path in paths:
+        if path.stem in prompts:
+            raise PrixError(f"two files of {path.stem}: pass one for each language.")
+        prompts[path.stem] = read_bmlama(path)
+    return prompts
+
+
+def read_bmlama_folder(folder: Path | str) -> dict[str, Prompts]:
+    """Read a folder of BMLAMA's TSVs, named by their languages: `en.tsv`."""
+    files = sorted(Path(folder).glob("*.tsv"))
+    if not files:
+        raise PrixError(f"{folder} has no .tsv file: expected one for each language, en.tsv.")
+    return read_bmlama_files(files)
+
+
+def _read_rows(path: Path) -> Iterator[dict[str, str | None]]:
     try:
+        # No quoting: a quotation mark in a prompt is part of it.
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
             if not set(_COLUMNS) <= set(reader.fieldnames or ()):
@@ -96,145 +129,157 @@ def _rows(path: Path) -> Iterator[dict[str, str | None]]:
 
 
 def read_mlama(folder: Path | str, lang: str) -> Prompts:
-    """mLAMA's own layout: `LANG/templates.jsonl` and `LANG/P*.jsonl`.
+    """Read mLAMA's own layout: `LANG/templates.jsonl` and `LANG/P*.jsonl`.
 
-    The candidates of a relation are the answers that it has in this language.
+    The candidates of a relation are all answers that it has in this language.
     """
     own = Path(folder) / lang
-    problems: dict[str, int] = {}
-    rows = _lines(own / "templates.jsonl", problems)
+    problems: Counter[str] = Counter()
+    rows = _read_json_lines(own / "templates.jsonl", problems)
     good = [row for row in rows if all(isinstance(row.get(x), str) for x in _TEMPLATE)]
     _count(problems, "a template without a relation or a text", len(rows) - len(good))
     templates = {row["relation"]: row["template"] for row in good}
-    found = []
+    prompts = []
     for path in sorted(set(own.glob("*.jsonl")) - {own / "templates.jsonl"}):
         template = templates.get(path.stem)
-        rows = _lines(path, problems)
+        rows = _read_json_lines(path, problems)
         named = [row for row in rows if row.get("obj_label") and row.get("sub_label")]
         _count(problems, "a row without a subject or an object", len(rows) - len(named))
+        # Distinct and in the order of the file, so that the same list is shared by all prompts.
         candidates = tuple(dict.fromkeys(str(row["obj_label"]) for row in named))
         for row in named:
-            text = str(template or "").replace("[X]", str(row["sub_label"]))
-            prompt = Prompt(
-                text.replace("[Y]", BLANK), str(row["obj_label"]), candidates, path.stem
-            )
-            why = _what_is_wrong(prompt) if template else "a relation without a template"
+            text = str(template or "").replace("[X]", str(row["sub_label"])).replace("[Y]", BLANK)
+            prompt = Prompt(text, str(row["obj_label"]), candidates, path.stem)
+            why = _problem(prompt) if template else "a relation without a template"
             if why:
-                _count(problems, why)
+                problems[why] += 1
             else:
-                found.append(prompt)
-    return _checked(found, problems, own)
+                prompts.append(prompt)
+    return _checked(prompts, problems, own)
 
 
-def _count(problems: dict[str, int], why: str, number: int = 1) -> None:
-    if number:
-        problems[why] = problems.get(why, 0) + number
+def read_mlama_folder(folder: Path | str, langs: Sequence[str] | None = None) -> dict[str, Prompts]:
+    """Read mLAMA's prompts in some languages, or in all that the folder has."""
+    codes = langs or sorted(path.parent.name for path in Path(folder).glob("*/templates.jsonl"))
+    if not codes:
+        raise PrixError(f"{folder} has no LANG/templates.jsonl: expected mLAMA's layout.")
+    return {code: read_mlama(folder, code) for code in codes}
 
 
-def _lines(path: Path, problems: dict[str, int]) -> list[dict[str, Any]]:
+def _read_json_lines(path: Path, problems: Counter[str]) -> list[dict[str, Any]]:
     try:
         lines = path.read_text("utf-8-sig").split("\n")
-        rows = [json.loads(line) for line in lines if line.strip()]
+        values = [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise PrixError(f"{path} cannot be read as JSON lines: {error}.") from None
-    found = [row for row in rows if isinstance(row, dict)]
-    _count(problems, "a line that is no JSON object", len(rows) - len(found))
-    return found
+    rows = [row for row in values if isinstance(row, dict)]
+    _count(problems, "a line that is not a JSON object", len(values) - len(rows))
+    return rows
 
 
-def _what_is_wrong(prompt: Prompt) -> str:
+def _count(problems: Counter[str], why: str, number: int) -> None:
+    """Add to a count; a reason without a case is not listed."""
+    if number:
+        problems[why] += number
+
+
+def _problem(prompt: Prompt) -> str:
+    """Return why a prompt cannot be asked; nothing if it can."""
     blanks = prompt.text.count(BLANK)
     if blanks != 1:
         return "no blank" if not blanks else "more than one blank"
-    if not prompt.answer:
-        return "no answer"
-    return ""
+    return "" if prompt.answer else "no answer"
 
 
-def _checked(found: list[Prompt], problems: dict[str, int], path: Path) -> Prompts:
+def _checked(prompts: list[Prompt], problems: Counter[str], path: Path) -> Prompts:
     for why, number in problems.items():
         logger.warning("%s: %d prompts left out: %s", path, number, why)
-    if not found:
+    if not prompts:
         raise PrixError(f"{path} has no prompt with one blank ({BLANK}) and an answer.")
-    return Prompts(found, problems)
+    return Prompts(prompts, dict(problems))
+
+
+# Asking a model.
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What a model answers, prompt by prompt."""
+    """The answers of a model in one language, by the number of the prompt."""
 
-    single: dict[int, bool]  # the paper's protocol, by the number of the prompt: right or not
-    best: dict[int, str]  # and the best word
-    ranked: dict[int, bool]  # candidate ranking
+    single: dict[int, bool]  # the paper's protocol: whether the best word is right
+    best: dict[int, str]  # the best word
+    ranked: dict[int, bool]  # candidate ranking: whether the answer comes first
     problems: dict[str, int]  # what could not be asked, by reason
-    relations: dict[str, tuple[float, int]]  # candidate ranking by relation, where it is known
-    num_words: int  # words that the best one was found among
+    relations: dict[str, tuple[float, int]]  # candidate ranking by relation: share, prompts
+    num_words: int  # words that the best one was chosen from
 
 
 def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
-    """Both protocols on the prompts of a language."""
+    """Ask a model the prompts of a language by both protocols."""
+    asked = prompts.prompts
     probing = _Probing(model, lang)
-    probing.check(prompts.prompts)
-    problems = dict(prompts.problems)
-    pieces = probing.encode([prompt.answer for prompt in prompts.prompts])
-    _count(problems, "an answer of no piece at all", sum(not row for row in pieces))
+    probing.check(asked)
+    problems = Counter(prompts.problems)
+    # The paper's protocol asks only for answers of one piece; both need the prompt to fit.
+    answers = probing.encode([prompt.answer for prompt in asked])
+    _count(problems, "an answer of no piece at all", sum(not pieces for pieces in answers))
     words = probing.words()
-    known = _Candidates(probing, prompts.prompts, problems)
-    fits = probing.fit(prompts.prompts, known)
+    candidates = _Candidates(probing, asked, problems)
+    fits = probing.fits(asked, candidates)
     _count(problems, f"longer than the model takes ({model.max_length})", int((~fits).sum()))
-    rows = [place for place, row in enumerate(pieces) if len(row) == 1 and fits[place]]
-    stops = sum(not words[pieces[row][0]] for row in rows)
-    _count(problems, "an answer that is a stop word or none (never right as best word)", stops)
-    best = probing.best_words([prompts.prompts[row].text for row in rows], words)
-    single = {row: bool(best[i] == pieces[row][0]) for i, row in enumerate(rows)}
-    ranked = probing.rank_candidates(prompts.prompts, known, fits)
+    rows = [row for row, pieces in enumerate(answers) if len(pieces) == 1 and fits[row]]
+    stops = sum(not words[answers[row][0]] for row in rows)
+    _count(problems, "an answer that is a stop word or not a word (never the best word)", stops)
+    best = probing.best_words([asked[row].text for row in rows], words)
+    ranked = probing.rank_candidates(asked, candidates, fits)
     by_relation: dict[str, list[bool]] = {}
     for row, hit in ranked.items():
-        if prompts.prompts[row].relation:
-            by_relation.setdefault(prompts.prompts[row].relation, []).append(hit)
+        if asked[row].relation:
+            by_relation.setdefault(asked[row].relation, []).append(hit)
     return Probed(
-        single,
-        {row: probing.word(best[i]) for i, row in enumerate(rows)},
+        {row: bool(piece == answers[row][0]) for row, piece in zip(rows, best, strict=True)},
+        {row: probing.word(piece) for row, piece in zip(rows, best, strict=True)},
         ranked,
-        problems,
-        {name: (share(part), len(part)) for name, part in sorted(by_relation.items())},
+        dict(problems),
+        {name: (share(hits), len(hits)) for name, hits in sorted(by_relation.items())},
         int(words.sum()),
     )
 
 
 def share(hits: Iterable[bool]) -> float:
-    """The share of right ones; NaN where nothing was asked."""
-    found = list(hits)
-    return float(np.mean(found)) if found else float("nan")
+    """Return the share of hits; NaN if nothing was asked."""
+    values = list(hits)
+    return float(np.mean(values)) if values else float("nan")
 
 
 class _Probing:
-    """One model in one language."""
+    """One model asked in one language."""
 
     def __init__(self, model: PrixLM, lang: str) -> None:
         self.model, self.lang = model.eval(), lang
         self.tokenizer = model.encoder.tokenizer
         masks = [self.tokenizer.token_to_id(token) for token in ("<mask>", "[MASK]")]
-        found = [mask for mask in masks if mask is not None]
-        if not found:
+        known = [mask for mask in masks if mask is not None]
+        if not known:
             raise PrixError("the model's tokenizer has no mask: it cannot be probed.")
-        self.mask = found[0]
+        self.mask = known[0]
         base = model.encoder.base
         self.start, self.end, self.padding = (
             model.encoder.id(token) for token in (base.start, base.separator, base.padding)
         )
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse a vocabulary that was trimmed without what the prompts need."""
+        """Refuse a vocabulary that was trimmed without the pieces that the prompts need."""
         before = self.model.untrimmed
         if before is None:
             return
         parts = (part for p in prompts for part in (*p.text.split(BLANK), p.answer, *p.candidates))
         texts = list(dict.fromkeys(parts))
+        # Compare pieces, not ids: trimming gives the kept pieces new ids.
         now, then = encode_names(self.tokenizer, texts), encode_names(before, texts)
-        for text, own, old in zip(texts, now, then, strict=True):
-            spelled = [self.tokenizer.id_to_token(i) for i in own]
-            if spelled != [before.id_to_token(i) for i in old]:
+        for text, ids, old_ids in zip(texts, now, then, strict=True):
+            pieces = [self.tokenizer.id_to_token(i) for i in ids]
+            if pieces != [before.id_to_token(i) for i in old_ids]:
                 raise PrixError(
                     f"the model's vocabulary was trimmed without the pieces of {text!r}: it would "
                     "read other pieces than its base. Pretrain with `--trim --keep FILE`, where "
@@ -242,148 +287,254 @@ class _Probing:
                 )
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Pieces of texts where they stand: after a space (XLM-R), or at a word's start."""
+        """Return the pieces of texts as they are after a space."""
         return encode_names(self.tokenizer, texts)
 
     def word(self, piece: int) -> str:
+        """Return a piece as text."""
         return (self.tokenizer.id_to_token(int(piece)) or "").removeprefix("▁")
 
-    @torch.inference_mode()
-    def best_words(self, texts: Sequence[str], words: Array) -> Array:
-        """The best word at the mask of each text."""
-        allowed = torch.from_numpy(words)
-        inputs = [self._fill(text, 1) for text in texts]
-        best = np.empty(len(inputs), np.int64)
-        for rows, scores in self._scores(inputs):
-            scores[:, ~allowed] = float("-inf")
-            best[rows] = scores.argmax(dim=1).numpy()
-        return best
-
-    def rank_candidates(
-        self, prompts: Sequence[Prompt], known: "_Candidates", fits: Array
-    ) -> dict[int, bool]:
-        """Whether the answer is the best of a prompt's candidates, by the prompt's number."""
-        asked = [place for place in range(len(prompts)) if known.is_asked[place] and fits[place]]
-        # A prompt with n masks is read once for all its candidates of n pieces.
-        reads = [(place, size) for place in asked for size in known.sizes(place)]
-        inputs = [self._fill(prompts[place].text, size) for place, size in reads]
-        best = np.full((len(prompts), 2), -np.inf)  # of the others, and of the answer
-        for rows, scores in self._scores(inputs):
-            table = scores.log_softmax(dim=1).numpy()
-            start = 0
-            for row in rows.tolist():
-                place, size = reads[row]
-                pieces, is_answer = known.of_size(place, size)
-                found = table[start + np.arange(size), pieces].mean(axis=1)
-                for kind in (0, 1):
-                    part = found[is_answer == kind]
-                    best[place, kind] = max(best[place, kind], part.max(initial=-np.inf))
-                start += size
-        return {place: bool(best[place, 1] > best[place, 0]) for place in asked}
-
-    def fit(self, prompts: Sequence[Prompt], known: "_Candidates") -> Array:
-        """Whether a prompt has room for its longest candidate: (prompts,)."""
-        longest = [max([1, *known.sizes(place)]) for place in range(len(prompts))]
-        lengths = [
-            len(self._fill(prompt.text, masks))
-            for prompt, masks in zip(prompts, longest, strict=True)
-        ]
-        return np.array(lengths, np.int64) <= self.model.max_length
-
-    def _fill(self, text: str, masks: int) -> list[int]:
-        start, rest = text.split(BLANK)
-        before, after = self.encode([start.rstrip(), rest])  # a mask takes the space before it
-        return [self.start, *before, *[self.mask] * masks, *after, self.end]
-
-    @torch.inference_mode()
-    def _scores(self, inputs: Sequence[list[int]]) -> Iterator[tuple[Array, torch.Tensor]]:
-        """The logits at all masks of some inputs at a time: (rows, (masks, V)), rows in order."""
-        lengths = np.array([len(row) for row in inputs], np.int64)
-        for rows in self._passes(inputs, lengths):
-            length = lengths[rows]
-            ids = np.full((len(rows), int(length.max())), self.padding, np.int64)
-            for place, row in enumerate(rows):
-                ids[place, : lengths[row]] = inputs[row]
-            row, column = np.nonzero(ids == self.mask)
-            batch = Batch(ids, length, length, row, column, column)
-            states = self.model.target_states(batch, both_ways=True)
-            yield rows, self.model.logits(states).cpu()
-
-    def _passes(self, inputs: Sequence[list[int]], lengths: Array) -> Iterator[Array]:
-        """Rows of about equal length, with so few masks that their scores can be held."""
-        masks = np.array([row.count(self.mask) for row in inputs], np.int64)
-        most = max(1, _LOGITS // len(self.model.decoder()[1]))
-        for rows in cut_batches(lengths, _BUDGET):
-            rows = np.sort(rows)
-            place = (np.cumsum(masks[rows]) - 1) // most
-            yield from np.split(rows, np.flatnonzero(np.diff(place)) + 1)
-
     def words(self) -> Array:
-        """Which pieces may be an answer: starts of words, no punctuation, no stop words."""
+        """Return (V,) which pieces may be an answer: starts of words that are not stop words."""
         from stopwordsiso import stopwords
 
         stops = {word.casefold() for word in stopwords(self.lang)}
         if not stops:
             logger.warning("no stop words are known for %s: none are left out", self.lang)
         special = set(self.tokenizer.get_added_tokens_decoder())
-        size = len(self.model.decoder()[1])
-        allowed = np.zeros(size, bool)
-        marks_start = any(piece.startswith("▁") for piece in self.tokenizer.get_vocab())
-        for piece, place in self.tokenizer.get_vocab().items():
+        vocabulary = self.tokenizer.get_vocab()
+        # XLM-R marks pieces that start a word with ▁, mBERT marks all others with ##.
+        marks_start = any(piece.startswith("▁") for piece in vocabulary)
+        allowed = np.zeros(len(self.model.decoder()[1]), bool)
+        for piece, number in vocabulary.items():
             starts = piece.startswith("▁") if marks_start else not piece.startswith("##")
             word = piece.removeprefix("▁")
             is_word = any(unicodedata.category(letter)[0] in "LN" for letter in word)
-            if starts and is_word and place not in special and word.casefold() not in stops:
-                allowed[place] = True
+            if starts and is_word and number not in special and word.casefold() not in stops:
+                allowed[number] = True
         return allowed
+
+    @torch.inference_mode()
+    def best_words(self, texts: Sequence[str], words: Array) -> Array:
+        """Return the best word at the mask of each text."""
+        # Only whole words may win: pieces inside words and punctuation score higher at times.
+        allowed = torch.from_numpy(words)
+        inputs = [self.fill(text, 1) for text in texts]
+        best = np.empty(len(inputs), np.int64)
+        for rows, scores in self.mask_scores(inputs):
+            scores[:, ~allowed] = float("-inf")
+            best[rows] = scores.argmax(dim=1).numpy()
+        return best
+
+    def rank_candidates(
+        self, prompts: Sequence[Prompt], candidates: "_Candidates", fits: Array
+    ) -> dict[int, bool]:
+        """Return whether the answer is the best of a prompt's candidates, by prompt."""
+        asked = [row for row in range(len(prompts)) if candidates.is_asked[row] and fits[row]]
+        # A prompt with n masks is read once for all its candidates of n pieces.
+        reads = [(row, size) for row in asked for size in candidates.sizes(row)]
+        inputs = [self.fill(prompts[row].text, size) for row, size in reads]
+        best = np.full((len(prompts), 2), -np.inf)  # columns: the other candidates, the answer
+        for indices, scores in self.mask_scores(inputs):
+            log_probabilities = scores.log_softmax(dim=1).numpy()  # (masks, V)
+            start = 0
+            for row, size in (reads[index] for index in indices.tolist()):
+                pieces, is_answer = candidates.of_size(row, size)
+                # (C,): the i-th piece of a candidate is read at the i-th mask of the prompt.
+                values = log_probabilities[start + np.arange(size), pieces].mean(axis=1)
+                for column in (0, 1):
+                    highest = values[is_answer == column].max(initial=-np.inf)
+                    best[row, column] = max(best[row, column], highest)
+                start += size
+        return {row: bool(best[row, 1] > best[row, 0]) for row in asked}
+
+    def fits(self, prompts: Sequence[Prompt], candidates: "_Candidates") -> Array:
+        """Return (prompts,) whether a prompt has room for its longest candidate."""
+        lengths = [
+            len(self.fill(prompt.text, max([1, *candidates.sizes(row)])))
+            for row, prompt in enumerate(prompts)
+        ]
+        return np.array(lengths, np.int64) <= self.model.max_length
+
+    def fill(self, text: str, masks: int) -> list[int]:
+        """Return the input for a prompt with that many masks in its blank."""
+        # The parts around the blank are encoded apart: a tokenizer might join them otherwise.
+        start, rest = text.split(BLANK)
+        before, after = self.encode([start.rstrip(), rest])  # a mask takes the space before it
+        return [self.start, *before, *[self.mask] * masks, *after, self.end]
+
+    @torch.inference_mode()
+    def mask_scores(self, inputs: Sequence[list[int]]) -> Iterator[tuple[Array, torch.Tensor]]:
+        """Yield rows of the inputs, ascending, and the logits at all their masks: (masks, V)."""
+        lengths = np.array([len(row) for row in inputs], np.int64)
+        for rows in self._passes(inputs, lengths):
+            length = lengths[rows]
+            ids = np.full((len(rows), int(length.max())), self.padding, np.int64)  # (B, L)
+            for index, row in enumerate(rows):
+                ids[index, : lengths[row]] = inputs[row]
+            # The whole prompt is prefix, and each mask is a target that predicts itself.
+            row, column = np.nonzero(ids == self.mask)
+            batch = Batch(ids, length, length, row, column, column)
+            states = self.model.target_states(batch, both_ways=True)
+            yield rows, self.model.logits(states).cpu()
+
+    def _passes(self, inputs: Sequence[list[int]], lengths: Array) -> Iterator[Array]:
+        """Yield rows of similar length whose masks have at most `_LOGITS` scores."""
+        masks = np.array([row.count(self.mask) for row in inputs], np.int64)
+        # Masks whose scores of the whole vocabulary fit into one pass.
+        most = max(1, _LOGITS // len(self.model.decoder()[1]))
+        for rows in cut_batches(lengths, _TOKENS):
+            rows = np.sort(rows)
+            # The pass of each row: cut where the running number of masks passes a multiple.
+            number = (np.cumsum(masks[rows]) - 1) // most
+            yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1)
 
 
 class _Candidates:
     """The candidates of prompts, in pieces; a list that many prompts share is encoded once."""
 
     def __init__(
-        self, probing: _Probing, prompts: Sequence[Prompt], problems: dict[str, int]
+        self, probing: _Probing, prompts: Sequence[Prompt], problems: Counter[str]
     ) -> None:
         self.prompts = prompts
+        # Many prompts share their candidates: each text is encoded once.
         texts = list(dict.fromkeys(t for p in prompts for t in (p.answer, *p.candidates)))
         self.pieces = dict(zip(texts, probing.encode(texts), strict=True))
-        nothing = sum(not row for row in self.pieces.values())
-        _count(problems, "a candidate of no piece at all", nothing)
-        self._lists: dict[tuple[str, ...], dict[int, tuple[list[str], Array]]] = {}
-        counts = [self._number(prompt) for prompt in prompts]
+        empty = sum(not pieces for pieces in self.pieces.values())
+        _count(problems, "a candidate of no piece at all", empty)
+        self._by_size: dict[tuple[str, ...], dict[int, tuple[list[str], Array]]] = {}
+        counts = [self._num_candidates(prompt) for prompt in prompts]
         self.is_asked = [number > 1 for number in counts]
         _count(problems, "no second candidate (not ranked)", sum(number == 1 for number in counts))
 
-    def _number(self, prompt: Prompt) -> int:
+    def _num_candidates(self, prompt: Prompt) -> int:
+        """Count the candidates with the answer, which need not be among them; 0 if it is empty."""
         if not self.pieces[prompt.answer]:
             return 0
-        own = self._of(prompt)
-        number = sum(len(texts) for texts, _ in own.values())
+        number = sum(len(texts) for texts, _ in self._of(prompt).values())
         return number + (prompt.answer not in prompt.candidates)
 
     def _of(self, prompt: Prompt) -> dict[int, tuple[list[str], Array]]:
-        """A prompt's candidates by their number of pieces: texts, and pieces (C, n)."""
-        if prompt.candidates not in self._lists:
+        """Return a prompt's candidates by their number of pieces: texts, and pieces (C, n)."""
+        if prompt.candidates not in self._by_size:
             groups: dict[int, list[str]] = {}
             for text in dict.fromkeys(prompt.candidates):
                 if self.pieces[text]:
                     groups.setdefault(len(self.pieces[text]), []).append(text)
-            self._lists[prompt.candidates] = {
+            self._by_size[prompt.candidates] = {
                 size: (texts, np.array([self.pieces[text] for text in texts]))
                 for size, texts in groups.items()
             }
-        return self._lists[prompt.candidates]
+        return self._by_size[prompt.candidates]
 
-    def sizes(self, place: int) -> list[int]:
-        prompt = self.prompts[place]
+    def sizes(self, row: int) -> list[int]:
+        """Return the numbers of pieces that the candidates of a prompt have."""
+        prompt = self.prompts[row]
         return sorted({*self._of(prompt), len(self.pieces[prompt.answer])})
 
-    def of_size(self, place: int, size: int) -> tuple[Array, Array]:
-        """Candidates of so many pieces, (C, n), and which is the answer."""
-        prompt = self.prompts[place]
+    def of_size(self, row: int, size: int) -> tuple[Array, Array]:
+        """Return the candidates of that many pieces, (C, n), and (C,) which is the answer."""
+        prompt = self.prompts[row]
         texts, pieces = self._of(prompt).get(size, ([], np.zeros((0, size), np.int64)))
         is_answer = np.array([text == prompt.answer for text in texts], bool)
         if len(self.pieces[prompt.answer]) == size and not is_answer.any():
+            # The candidates of some prompts do not have the answer among them.
             pieces = np.concatenate([pieces, [self.pieces[prompt.answer]]])
             is_answer = np.append(is_answer, True)
         return pieces, is_answer
+
+
+# Tables.
+
+
+Results = dict[str, dict[str, Probed]]
+"""What models answered, by row and language."""
+
+
+def evaluate_probing(
+    models: Mapping[str, PrixLM],
+    prompts: Mapping[str, Prompts],
+    progress: Progress | None = None,
+) -> tuple[list[ResultTable], Results]:
+    """Return tables of both protocols by model and language, and the answers behind them.
+
+    Which answers are one piece depends on the tokenizer. So the best words are counted twice: on
+    each model's own prompts, and on those whose answers are one piece for every model.
+    """
+    results: Results = {}
+    for row, model in models.items():
+        for lang, part in prompts.items():
+            results.setdefault(row, {})[lang] = probe(model, part, lang)
+            if progress is not None:
+                progress(f"probe {row}", len(results[row]), len(prompts))
+    single = ResultTable("best word", subset="one-piece answers")
+    ranked = ResultTable(CANDIDATE_RANKING)
+    # The first row of the ranking: what a draw among the candidates would reach.
+    for lang, part in prompts.items():
+        ranked.add("chance", lang, _chance(part))
+    for row, by_language in results.items():
+        for lang, probed in by_language.items():
+            single.add(row, lang, share(probed.single.values()), len(probed.single))
+            ranked.add(row, lang, share(probed.ranked.values()), len(probed.ranked))
+    single.notes.extend(_notes(models, results))
+    return [single, _common(results), ranked, *_by_relation(results)], results
+
+
+def evaluate_models(
+    models: Sequence[Path], prompts: Mapping[str, Prompts], progress: Progress | None = None
+) -> tuple[list[ResultTable], Results]:
+    """Probe model folders, named by their paths."""
+    loaded = {title: load_model(path) for title, path in name_rows(models).items()}
+    return evaluate_probing(loaded, prompts, progress)
+
+
+def _common(results: Results) -> ResultTable:
+    """Count the best words on the prompts whose answers are one piece for every model."""
+    table = ResultTable("best word", subset="answers of one piece for every model")
+    for lang in next(iter(results.values()), {}):
+        parts = {row: by_language[lang].single for row, by_language in results.items()}
+        common = sorted(set.intersection(*map(set, parts.values())))
+        for row, single in parts.items():
+            table.add(row, lang, share(single[prompt] for prompt in common), len(common))
+    return table
+
+
+def _notes(models: Mapping[str, PrixLM], results: Results) -> list[str]:
+    """Return what a reader has to know to compare the best words of models."""
+    notes = []
+    compact = [row for row, model in models.items() if model.settings.lineage.base == "compact"]
+    if compact:
+        notes.append(COMPACT_NOTE.format(", ".join(compact)))
+    sizes = {
+        row: [probed.num_words for probed in by_language.values()]
+        for row, by_language in results.items()
+    }
+    if len({tuple(numbers) for numbers in sizes.values()}) > 1:
+        told = "; ".join(f"{row} {_range(numbers)}" for row, numbers in sizes.items())
+        notes.append(f"Words that the best one is chosen from: {told}. Fewer make it easier.")
+    return notes
+
+
+def _range(numbers: Sequence[int]) -> str:
+    """Return the smallest and the largest number: `1,000 to 1,200`."""
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _by_relation(results: Results) -> list[ResultTable]:
+    """Return a table for each language whose prompts name their relations: a row per relation."""
+    tables = []
+    for lang in next(iter(results.values()), {}):
+        table = ResultTable(f"{CANDIDATE_RANKING} by relation", subset=lang)
+        for row, by_language in results.items():
+            for relation, (value, number) in by_language[lang].relations.items():
+                table.add(relation, row, value, number)
+        if table.rows:
+            tables.append(table)
+    return tables
+
+
+def _chance(prompts: Prompts) -> float:
+    """Return the expected share of right answers if one of the candidates is drawn."""
+    sizes = [len({p.answer, *p.candidates}) for p in prompts.prompts if p.candidates]
+    return float(np.mean([1 / size for size in sizes if size > 1] or [np.nan]))

@@ -1,13 +1,13 @@
-"""The paper's link-prediction table, every row, by one call (Sec. 3.2).
+"""The paper's link-prediction table (Sec. 3.2): every row, in one folder that can be resumed.
 
-    reproduce_lp(KB("dbp5l"), "table", ReproduceConfig())
+    results = reproduce_lp(KB("dbp5l"), "table", ReproduceConfig())
 
-Each step writes its output into the folder and is skipped when that is there, so a run that was
-stopped goes on, and a folder can be finished over several days:
+Each step writes its output into the folder and is skipped if that exists, so a run that was stopped
+resumes, and a table can be finished over several days:
 
-    models/   Prix-LM: all, all-propagate, single/LANG, single-early/LANG     graph/   our ComplEx
-    baselines/MODEL-HOW/LANG or merged     fusion/     unseen/   the held-out-entity splits
-    rows/KEY.json and KEY.parquet          a row's figures, and the rank of every fact
+    models/, graph/, baselines/, fusion/    trained models (see `trained`)
+    rows/KEY.json and KEY.parquet           a row's figures, and the rank of every fact
+    unseen/keep, unseen/remove              splits with held-out entities: their KB, models and rows
     table.json, table.md, table.png, checkpoints.json, checkpoints.png
 
 Everything is trained on train alone, chosen and fitted on valid, and ranked on test.
@@ -21,59 +21,67 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
-from prixlm.config import differing
 from prixlm.decoding.completer import Completer
 from prixlm.errors import PrixError
-from prixlm.evaluation.link_prediction import figures_by_language, rank_facts, write_ranks
+from prixlm.evaluation.link_prediction import (
+    ALL,
+    RankerResult,
+    describe_ranks,
+    figures_by_language,
+    plot_results,
+    rank_facts,
+    write_ranks,
+    write_results,
+)
+from prixlm.evaluation.trained import TrainedModels, check_stamp, single_settings
 from prixlm.files import write_atomically
 from prixlm.kb.split import SplitConfig, split_kb, unseen_triples
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
 from prixlm.rankers.base import PerLanguage, Ranker
-from prixlm.rankers.complex import METHOD, GraphConfig, GraphRanker, train_graph
-from prixlm.rankers.fusion import Fusion, FusionConfig
-from prixlm.rankers.heldout import HeldOut, read_facts
-from prixlm.rankers.links import Transfer
+from prixlm.rankers.complex import METHOD, GraphConfig, GraphRanker
+from prixlm.rankers.fusion import FusionConfig
+from prixlm.rankers.heldout import SUBSETS, HeldOut, read_facts
 from prixlm.rankers.lm import ModelRanker
-from prixlm.rankers.pykeen import (
-    MODELS,
-    BaselineConfig,
-    check_installed,
-    load_baseline,
-    train_baseline,
-)
-from prixlm.rankers.rules import Rules
+from prixlm.rankers.pykeen import MODELS, BaselineConfig, check_installed
+from prixlm.rankers.suite import UNTRAINED, make_suite
 from prixlm.reports.plots import plot_curves
-from prixlm.reports.tables import Row, load_row, plot_rows, save_row, write_table
-from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, training_seconds
-from prixlm.training.pretrain import PretrainConfig, pretrain
+from prixlm.training.pretrain import PretrainConfig
 from prixlm.types import Progress
 
 logger = logging.getLogger(__name__)
 
 PARTS = ("checkpoints", "unseen-keep", "unseen-remove")
-"""What belongs to the table and is no row of it: a curve, and two tables of their own."""
-UNSEEN_SUBSETS = ("all", "only the subject unseen", "the object unseen")
+"""Parts of the table that are not rows: a curve, and two tables of their own."""
+UNSEEN_SUBSETS = (ALL, "only the subject unseen", "the object unseen")
+_UNSEEN_LINKS: tuple[Literal["keep", "remove"], ...] = ("keep", "remove")
+"""What happens to the links of held-out entities."""
+_TITLES = {
+    "all": "Prix-LM (All)",
+    "all-propagate": "Prix-LM (All), with carried facts",
+    "single": "Prix-LM (Single), epochs of All",
+    "single-early": "Prix-LM (Single), early stop",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceConfig:
-    """What the table is made of; the defaults are for DBP-5L on two cores."""
+    """Settings of the table; the defaults are for DBP-5L on two cores."""
 
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("compact"))
     propagate_epochs: int = 6  # of All with carried facts: about as many facts in all
-    single_epochs: int = 30  # at most, of Single with early stopping
+    single_epochs: int = 30  # most epochs of Single with early stopping
     patience: int = 3  # validations without a better one before Single stops
     graph: GraphConfig = field(default_factory=GraphConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
-    beyond: int = 100  # up to here Prix-LM's exact ranks are found; those beyond count as 0
+    beyond: int = 100  # Prix-LM's exact ranks are found up to here; higher ones count as 0
     curve_facts: int = 200  # test facts of each language at each checkpoint
     unseen: float = 0.05  # share of the concepts held out in the unseen-entities table
-    unseen_epochs: int = 3
+    unseen_epochs: int = 3  # of Prix-LM there
     unseen_graph_epochs: int = 5  # of ComplEx there, which cannot answer
 
     def __post_init__(self) -> None:
@@ -84,9 +92,10 @@ class ReproduceConfig:
 
     @classmethod
     def of_base(cls, base: str) -> "ReproduceConfig":
-        """The settings for a model to start from: the paper's, unless it is `compact`."""
+        """Return the settings for a base model: the paper's, unless it is `compact`."""
         if base == "compact":
             return cls()
+        # All kinds of models train as long as the paper's, Single with early stop at most thrice.
         paper = dataclasses.replace(PretrainConfig(), base=base)
         return cls(
             pretrain=paper,
@@ -96,253 +105,248 @@ class ReproduceConfig:
         )
 
 
-Made = tuple[Ranker, float | None]
-"""A ranker, and the seconds its training took."""
+@dataclass(frozen=True)
+class _Made:
+    """A ranker that is ready, and how it was made."""
+
+    ranker: Ranker
+    seconds: float | None = None  # of training; None if nothing was trained
+    search: str = "exact"
+    limit: int = BEYOND  # ranks are looked for up to here
+
+    def rank(
+        self, kb: KB, facts: Sequence[HeldOut], path: Path, subsets: Sequence[str] = SUBSETS
+    ) -> RankerResult:
+        """Rank facts; write the rank of each to `path` and return the figures."""
+        max_rank = min(self.limit, self.ranker.max_rank)
+        started = time.monotonic()
+        # Ranking is timed alone: loading and training have happened before.
+        table = rank_facts(kb, self.ranker, facts, beyond=max_rank)
+        ranking = time.monotonic() - started
+        write_ranks(table, path)
+        figures = figures_by_language(table, max_rank, subsets)
+        how = describe_ranks(max_rank, self.search)
+        return RankerResult(self.ranker.name, figures, how, self.seconds, ranking, max_rank)
 
 
 class Reproduction:
-    """One folder, one KB: makes what is missing."""
+    """The table of one KB in one folder: makes rows that are missing."""
 
     def __init__(
         self, kb: KB, to: Path, config: ReproduceConfig, progress: Progress | None = None
     ) -> None:
         self.kb, self.to, self.config, self.progress = kb, to, config, progress
-        _check_folder(to, kb, config)
+        # METHOD tells how the graph embedding is trained: another one would be another row.
+        settings = dataclasses.asdict(config)
+        settings["graph"]["method"] = METHOD
+        check_stamp(to / "reproduce.json", {"kb": kb.fingerprint(), "config": settings}, to)
+        self.models = TrainedModels(kb, to, progress)
         self.langs = [lang for lang in kb.languages if kb.num_triples(lang, "test")]
         if not self.langs or not kb.num_triples(split="valid"):
             raise PrixError(
                 f"{kb.folder} has no test or no valid triples: make some with `prixlm split`."
             )
-        self.makers: dict[str, Callable[[], Made]] = {
-            "usual": lambda: (Transfer(kb, "usual"), None),
-            "direct": lambda: (Transfer(kb, "direct"), None),
-            "lookup": lambda: (Transfer(kb, "lookup"), None),
-            "pairs": lambda: (Transfer(kb), None),
-            "paths": lambda: (Rules(kb, "paths"), None),
-            "similar": lambda: (Rules(kb), None),
-            "graph": self._graph,
+        self.makers: dict[str, Callable[[], _Made]] = {
+            key: partial(_untrained, kb, key) for key in UNTRAINED
         }
+        self.makers["graph"] = self._graph
         for name in MODELS:
-            for how in ("default", "tuned"):
-                self.makers[f"{name.lower()}-{how}"] = partial(self._baselines, name, how)
+            for setting in ("default", "tuned"):
+                self.makers[f"{name.lower()}-{setting}"] = partial(self._baselines, name, setting)
             if name != "ComplEx":  # on the merged graph that is `graph`, trained as it should be
                 self.makers[f"{name.lower()}-merged"] = partial(self._merged, name)
         for kind in ("single", "single-early", "all", "all-propagate"):
             for search in ("beam", "exact"):
-                self.makers[f"{kind}-{search}"] = partial(self._prix, kind, search)
+                self.makers[f"{kind}-{search}"] = partial(self._prix_lm, kind, search)
         self.makers["fused"] = self._fused
 
-    def row(self, key: str) -> Row:
-        """A row of the table, from its file or made now."""
+    def row(self, key: str) -> RankerResult:
+        """Return a row of the table, from its file or made now."""
         if key not in self.makers:
             raise PrixError(f"row {key}: expected one of {', '.join((*self.makers, *PARTS))}.")
         path = self.to / "rows" / f"{key}.json"
         if path.exists():
-            return load_row(path)
+            return RankerResult.load(path)
         logger.info("row %s", key)
-        ranker, training = self.makers[key]()
-        how, beyond = "exact", BEYOND
-        if key.endswith("-beam"):
-            how, beyond = "beam K = 50, to rank 10", 10
-        elif key.endswith("-exact"):
-            how, beyond = f"exact, to rank {self.config.beyond}", self.config.beyond
+        # The ranks are written first: a row that has a JSON file is complete.
         facts = [read_facts(self.kb, lang) for lang in self.langs]
-        started = time.monotonic()
-        table = rank_facts(self.kb, ranker, facts, beyond=beyond)
-        seconds = time.monotonic() - started
-        row = Row(ranker.name, figures_by_language(table, beyond), how, training, seconds)
-        write_ranks(table, path.with_suffix(".parquet"))
-        save_row(row, path)
-        return row
+        result = self.makers[key]().rank(self.kb, facts, path.with_suffix(".parquet"))
+        result.save(path)
+        return result
 
-    def _model(self, kind: str, lang: str | None = None) -> tuple[Path, float | None]:
-        """The folder of a Prix-LM, pretrained now if it is not there."""
-        folder = self.to / "models" / kind
-        folder = folder / lang if lang else folder
-        # A finished run is only looked at: that it is of this KB and these settings.
-        pretrain(self.kb, folder, self._settings(kind, lang), self.progress)
-        return folder, training_seconds(folder)
+    def finished_rows(self) -> list[RankerResult]:
+        """Return the rows that have a file, in the order of the table."""
+        return [self.row(key) for key in self.makers if (self.to / "rows" / f"{key}.json").exists()]
 
     def _settings(self, kind: str, lang: str | None) -> PretrainConfig:
-        config = self.config.pretrain
-        supply, training = config.supply, config.training
+        """Return the settings of one kind of Prix-LM."""
+        settings = self.config.pretrain
         if lang is not None:
-            supply = dataclasses.replace(supply, langs=(lang,))
-        epochs = config.epochs
+            settings = single_settings(settings, lang)
         if kind == "all-propagate":
-            supply = dataclasses.replace(supply, propagate=True)
+            supply = dataclasses.replace(settings.supply, propagate=True)
             epochs = self.config.propagate_epochs
+            return dataclasses.replace(settings, supply=supply, epochs=epochs)
         if kind == "single-early":
-            epochs = self.config.single_epochs
-            every = max(1, self.kb.num_triples(lang, "train") * 2 // config.batch)
+            # About every two epochs of the language's triples.
+            every = max(1, self.kb.num_triples(lang, "train") * 2 // settings.batch)
             training = dataclasses.replace(
-                training, patience=self.config.patience, validate_every=every, checkpoints=(1.0,)
+                settings.training,
+                patience=self.config.patience,
+                validate_every=every,
+                checkpoints=(1.0,),
             )
-        return dataclasses.replace(config, supply=supply, training=training, epochs=epochs)
+            epochs = self.config.single_epochs
+            return dataclasses.replace(settings, training=training, epochs=epochs)
+        return settings
 
-    def _prix(self, kind: str, search: Any) -> Made:
-        titles = {
-            "all": "Prix-LM (All)",
-            "all-propagate": "Prix-LM (All), with carried facts",
-            "single": "Prix-LM (Single), epochs of All",
-            "single-early": "Prix-LM (Single), early stop",
-        }
-        title = f"{titles[kind]}, {search}"
-        options = {"search": search, "name": title, "progress": self.progress}
-        if kind.startswith("all"):
-            folder, seconds = self._model(kind)
-            return ModelRanker(Completer(folder, self.kb, self.progress), **options), seconds
-        models = {lang: self._model(kind, lang) for lang in self.langs}
-        rankers = {
-            lang: ModelRanker(Completer(folder, self.kb, self.progress), **options)
-            for lang, (folder, _) in models.items()
-        }
-        return PerLanguage(title, rankers), sum(seconds or 0.0 for _, seconds in models.values())
+    def _prix_lm(self, kind: str, search: Literal["beam", "exact"]) -> _Made:
+        title = f"{_TITLES[kind]}, {search}"
+        is_single = kind.startswith("single")
+        langs = self.langs if is_single else [None]
+        runs = [self.models.prix_lm(kind, self._settings(kind, lang), lang) for lang in langs]
+        rankers = [
+            ModelRanker(
+                Completer(run.folder, self.kb, self.progress),
+                search=search,
+                name=title,
+                progress=self.progress,
+            )
+            for run in runs
+        ]
+        ranker: Ranker = rankers[0]
+        if is_single:
+            ranker = PerLanguage(title, dict(zip(self.langs, rankers, strict=True)))
+        seconds = sum(run.seconds or 0.0 for run in runs)
+        if search == "beam":
+            return _Made(ranker, seconds, f"beam K = {rankers[0].beam}")
+        return _Made(ranker, seconds, limit=self.config.beyond)
 
-    def _graph(self) -> Made:
-        folder = self.to / "graph"
-        model = train_graph(self.kb, folder, self.config.graph, self.progress)
-        ranker = GraphRanker(self.kb, model, name="ComplEx, merged graph (ours)")
-        return ranker, training_seconds(folder)
+    def _graph(self) -> _Made:
+        model, seconds = self.models.graph(self.config.graph)
+        return _Made(GraphRanker(self.kb, model, name="ComplEx, merged graph (ours)"), seconds)
 
-    def _baseline(self, folder: Path, config: BaselineConfig, lang: str | None) -> Made:
-        if not (folder / "baseline.json").exists():
-            train_baseline(self.kb, folder, config, lang, self.progress)
-        settings = json.loads((folder / "baseline.json").read_text("utf-8"))
-        return load_baseline(self.kb, folder), float(settings["seconds"])
+    def _baselines(self, name: str, setting: str) -> _Made:
+        """Return a PyKEEN model per language."""
+        make = BaselineConfig.default if setting == "default" else BaselineConfig.tuned
+        trained = {lang: self.models.baseline(make(name), setting, lang) for lang in self.langs}
+        rankers = {lang: ranker for lang, (ranker, _) in trained.items()}
+        seconds = sum(seconds for _, seconds in trained.values())
+        return _Made(PerLanguage(f"{name}, {setting}", rankers), seconds)
 
-    def _baselines(self, name: str, how: str) -> Made:
-        config = BaselineConfig.default(name) if how == "default" else BaselineConfig.tuned(name)
-        folder = self.to / "baselines" / f"{name.lower()}-{how}"
-        made = {lang: self._baseline(folder / lang, config, lang) for lang in self.langs}
-        title = f"{name}, {how}"
-        rankers = {lang: ranker for lang, (ranker, _) in made.items()}
-        return PerLanguage(title, rankers), sum(seconds or 0.0 for _, seconds in made.values())
-
-    def _merged(self, name: str) -> Made:
-        folder = self.to / "baselines" / f"{name.lower()}-merged"
-        ranker, seconds = self._baseline(folder, BaselineConfig.tuned(name), None)
+    def _merged(self, name: str) -> _Made:
+        """Return a PyKEEN model of the graph of all languages."""
+        ranker, seconds = self.models.baseline(BaselineConfig.tuned(name), "merged")
         ranker.name = f"{name}, merged graph"
-        return ranker, seconds
+        return _Made(ranker, seconds)
 
-    def _fused(self) -> Made:
-        """The model, the links and the graph together; its training time is all of theirs."""
-        model, first = self._prix("all-propagate", "exact")
-        graph, second = self._graph()
-        links = [Transfer(self.kb), Transfer(self.kb, "lookup")]
-        rankers = [model, *links, Rules(self.kb, "paths"), Rules(self.kb), graph]
-        folder = self.to / "fusion"
-        if not (folder / "fusion.json").exists():
-            langs = [lang for lang in self.langs if self.kb.num_triples(lang, "valid")]
-            Fusion.fit(self.kb, rankers, self.config.fusion, langs, self.progress).save(folder)
-        fusion = Fusion.load(self.kb, rankers, folder)
-        return fusion, (first or 0.0) + (second or 0.0) + fusion.seconds
+    def _fused(self) -> _Made:
+        """Return the model, links, rules and graph together; its training time is all of theirs."""
+        model, graph = self._prix_lm("all-propagate", "exact"), self._graph()
+        rankers = make_suite(self.kb, model.ranker, graph.ranker).rankers
+        langs = [lang for lang in self.langs if self.kb.num_triples(lang, "valid")]
+        # Languages without valid facts cannot be fitted, but are ranked.
+        fusion = self.models.fusion(rankers, self.config.fusion, langs)
+        return _Made(fusion, (model.seconds or 0.0) + (graph.seconds or 0.0) + fusion.seconds)
 
     def checkpoints(self) -> dict[str, list[tuple[int, float]]]:
-        """Hits@10 by language at every kept checkpoint of All (the paper's figure)."""
+        """Return Hits@10 by language at every checkpoint of All (the paper's figure)."""
         path = self.to / "checkpoints.json"
         if path.exists():
-            found: dict[str, list[tuple[int, float]]] = json.loads(path.read_text("utf-8"))
-            return found
-        folder, _ = self._model("all")
+            saved: dict[str, list[tuple[int, float]]] = json.loads(path.read_text("utf-8"))
+            return saved
+        run = self.models.prix_lm("all", self._settings("all", None))
         most = self.config.curve_facts
         facts = [read_facts(self.kb, lang, most=most) for lang in self.langs]
         curves: dict[str, list[tuple[int, float]]] = {lang: [] for lang in self.langs}
-        for step in checkpoint_steps(folder):
-            model = Completer(checkpoint_folder(folder, step), self.kb, self.progress)
+        for step in run.steps:
+            # A beam is enough for Hits@10, and fast enough for every checkpoint.
+            model = Completer(run.at_step(step).folder, self.kb, self.progress)
             table = rank_facts(self.kb, ModelRanker(model, search="beam"), facts)
             for lang, parts in figures_by_language(table).items():
-                curves[lang].append((step, 100 * parts["all"].hits_10))
+                curves[lang].append((step, 100 * parts[ALL].hits_10))
         write_atomically(path, json.dumps(curves, indent=1) + "\n")
         return curves
 
-    def unseen(self, links: Any) -> list[Row]:
-        """Facts of held-out entities, their links kept or removed: the model and its rivals."""
+    def unseen(self, links: Literal["keep", "remove"]) -> list[RankerResult]:
+        """Rank facts of held-out entities whose links are kept or removed."""
         folder = self.to / "unseen" / links
         path = folder / "rows.json"
         if path.exists():
-            return [load_row(folder / f"{key}.json") for key in json.loads(path.read_text("utf-8"))]
+            keys = json.loads(path.read_text("utf-8"))
+            return [RankerResult.load(folder / f"{key}.json") for key in keys]
         if not (folder / "kb").is_dir():
             config = SplitConfig(unseen=self.config.unseen, links=links, resplit=True)
             split_kb(self.kb, folder / "kb", config)
         kb = KB(folder / "kb")
         facts = unseen_facts(kb, self.langs)
         if not facts:
-            raise PrixError(f"no test fact of {kb.folder} has an unseen entity: hold out more.")
-        made = self._unseen_rankers(kb, folder)
-        rows = []
-        for key, (ranker, seconds) in made.items():
-            beyond = 10 if key == "model" else BEYOND
-            how = "beam K = 50, to rank 10" if key == "model" else "exact"
-            table = rank_facts(kb, ranker, facts, beyond=beyond)
-            title = f"{ranker.name}, links {'kept' if links == 'keep' else 'removed'}"
-            figures = figures_by_language(table, beyond, UNSEEN_SUBSETS)
-            rows.append(Row(title, figures, how, seconds))
-            write_ranks(table, folder / f"{key}.parquet")
-            save_row(rows[-1], folder / f"{key}.json")
-        write_atomically(path, json.dumps(list(made)) + "\n")
-        return rows
+            raise PrixError(
+                f"no test fact of {kb.folder} has an unseen entity: set a larger `unseen`."
+            )
+        # The models of this split are its own: those of the table have seen its entities.
+        rankers = self._unseen_rankers(TrainedModels(kb, folder, self.progress))
+        results = []
+        for key, made in rankers.items():
+            result = made.rank(kb, facts, folder / f"{key}.parquet", UNSEEN_SUBSETS)
+            title = f"{result.title}, links {'kept' if links == 'keep' else 'removed'}"
+            results.append(dataclasses.replace(result, title=title))
+            results[-1].save(folder / f"{key}.json")
+        write_atomically(path, json.dumps(list(rankers)) + "\n")
+        return results
 
-    def _unseen_rankers(self, kb: KB, folder: Path) -> dict[str, Made]:
-        """What can be asked of things that training has not seen, and what cannot answer."""
+    def has_unseen(self, links: str) -> bool:
+        """Tell whether the table of held-out entities is finished."""
+        return (self.to / "unseen" / links / "rows.json").exists()
+
+    def _unseen_rankers(self, models: TrainedModels) -> dict[str, _Made]:
+        """Return rankers that can answer for unseen entities, and ComplEx, which cannot."""
+        kb = models.kb
         config = dataclasses.replace(self.config.graph, epochs=self.config.unseen_graph_epochs)
-        graph = train_graph(kb, folder / "graph", config, self.progress)
+        graph, seconds = models.graph(config)
         settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
-        pretrain(kb, folder / "model", settings, self.progress)
-        completer = Completer(folder / "model", kb, self.progress)
-        model = ModelRanker(completer, search="beam", name="Prix-LM (All)", progress=self.progress)
+        run = models.unseen_prix_lm(settings)
+        completer = Completer(run.folder, kb, self.progress)
+        model = ModelRanker(completer, search="beam", name=_TITLES["all"], progress=self.progress)
         return {
-            "usual": (Transfer(kb, "usual"), None),
-            "pairs": (Transfer(kb), None),
-            "graph": (GraphRanker(kb, graph), training_seconds(folder / "graph")),
-            "model": (model, training_seconds(folder / "model")),
+            "usual": _untrained(kb, "usual"),
+            "pairs": _untrained(kb, "pairs"),
+            "graph": _Made(GraphRanker(kb, graph), seconds),
+            "model": _Made(model, run.seconds, f"beam K = {model.beam}"),
         }
 
 
-def _check_folder(to: Path, kb: KB, config: ReproduceConfig) -> None:
-    """One folder is one KB and one configuration: rows of others would stand beside each other."""
-    path = to / "reproduce.json"
-    mine = {"kb": kb.fingerprint(), "config": json.loads(json.dumps(dataclasses.asdict(config)))}
-    mine["config"]["graph"]["method"] = METHOD
-    if path.exists():
-        other = json.loads(path.read_text("utf-8"))
-        if other != mine:
-            names = ", ".join(differing(other.get("config", {}), mine["config"]))
-            what = "of another KB" if other.get("kb") != mine["kb"] else f"with other {names}"
-            raise PrixError(f"{to} was made {what}: name another folder.")
-        return
-    to.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(mine, indent=1) + "\n")
+def _untrained(kb: KB, key: str) -> _Made:
+    """Return a ranker that needs no training."""
+    return _Made(UNTRAINED[key](kb, ("train",)))
 
 
 def unseen_facts(kb: KB, langs: Sequence[str]) -> list[HeldOut]:
-    """The test facts whose subject or object no train triple has, and those of either kind.
+    """Return the test facts whose subject or object is in no train triple, with their subsets.
 
-    They are told apart because a guess by frequency can only be right where the object is known.
+    A guess by frequency can only be right if the object is known, so the subsets tell which end is
+    unseen.
     """
     table = unseen_triples(kb, links=False)
-    keys = _keys(*(table[name].to_numpy() for name in ("subject", "relation", "object")))
-    order = np.argsort(keys)
-    known_object = ~table["object_unseen"].to_numpy(zero_copy_only=False)[order]
-    found = []
+    names = ("subject", "relation", "object", "object_unseen")
+    columns = [table[name].to_pylist() for name in names]
+    object_unseen = {tuple(triple): unseen for *triple, unseen in zip(*columns, strict=True)}
+    unseen_by_language = []
     for lang in langs:
         if not kb.num_triples(lang, "test"):
             continue
         facts = read_facts(kb, lang)
-        mine = _keys(facts.queries.subject, facts.queries.relation, facts.objects)
-        rows = np.flatnonzero(np.isin(mine, keys))
-        if len(rows):
-            known = known_object[np.searchsorted(keys, mine[rows], sorter=order)]
-            parts = (np.ones(len(rows), bool), known, ~known)
-            subsets = dict(zip(UNSEEN_SUBSETS, parts, strict=True))
-            found.append(dataclasses.replace(facts.select(rows), subsets=subsets))
-    return found
-
-
-def _keys(subject: Any, relation: Any, object_: Any) -> np.ndarray[Any, Any]:
-    """One value for each fact: its three numbers."""
-    parts = np.stack([np.asarray(x, np.int64) for x in (subject, relation, object_)], axis=1)
-    return np.ascontiguousarray(parts).view([("", np.int64)] * 3).reshape(-1)
+        arrays = (facts.queries.subject, facts.queries.relation, facts.objects)
+        triples = list(zip(*(array.tolist() for array in arrays), strict=True))
+        rows = [row for row, triple in enumerate(triples) if triple in object_unseen]
+        if rows:
+            unseen = np.array([object_unseen[triples[row]] for row in rows], bool)
+            # (rows,) for each of UNSEEN_SUBSETS.
+            masks = (np.ones(len(rows), bool), ~unseen, unseen)
+            subsets = dict(zip(UNSEEN_SUBSETS, masks, strict=True))
+            chosen = facts.select(np.array(rows))
+            unseen_by_language.append(dataclasses.replace(chosen, subsets=subsets))
+    return unseen_by_language
 
 
 def reproduce_lp(
@@ -351,36 +355,37 @@ def reproduce_lp(
     config: ReproduceConfig | None = None,
     rows: Sequence[str] | None = None,
     progress: Progress | None = None,
-) -> list[Row]:
-    """The rows and parts that are asked for, or all; written as a table with a plot.
+) -> list[RankerResult]:
+    """Make the rows and parts that are asked for, or all, and write the table with a plot.
 
-    Returns the rows, or where only parts are asked for, those of the unseen entities.
+    Returns the rows that were asked for or, if only parts were, those of the unseen entities.
     """
+    if rows is not None and not rows:
+        raise PrixError("--rows names no row: leave it out for all rows.")
     to = Path(to)
-    work = Reproduction(kb, to, config or ReproduceConfig(), progress)
-    wanted = [*work.makers, *PARTS] if rows is None else list(rows)
+    table = Reproduction(kb, to, config or ReproduceConfig(), progress)
+    wanted = [*table.makers, *PARTS] if rows is None else list(rows)
     if any(key.startswith(tuple(name.lower() for name in MODELS)) for key in wanted):
         check_installed()
-    found = [work.row(key) for key in wanted if key not in PARTS]
+    results = [table.row(key) for key in wanted if key not in PARTS]
+    # The table shows all that is finished, not only what was asked for in this call.
     if "checkpoints" in wanted:
         plot_curves(
-            {
-                name: [(float(x), y) for x, y in points]
-                for name, points in work.checkpoints().items()
-            },
+            table.checkpoints(),
             to / "checkpoints.png",
             "Hits@10 (%)",
             "Link prediction over checkpoints",
         )
-    made = [work.row(key) for key in work.makers if (to / "rows" / f"{key}.json").exists()]
+    finished = table.finished_rows()
+    # In the order of the table, from their files or made now.
     unseen = [
-        row
-        for links in ("keep", "remove")
-        if f"unseen-{links}" in wanted or (to / "unseen" / links / "rows.json").exists()
-        for row in work.unseen(links)
+        result
+        for links in _UNSEEN_LINKS
+        if f"unseen-{links}" in wanted or table.has_unseen(links)
+        for result in table.unseen(links)
     ]
-    tables = {"Link prediction": made, "Unseen entities": unseen}
-    write_table(to, {title: part for title, part in tables.items() if part})
-    if made:
-        plot_rows(made, to / "table.png")
-    return found or unseen
+    sections = {"Link prediction": finished, "Unseen entities": unseen}
+    write_results(to, {title: part for title, part in sections.items() if part})
+    if finished:
+        plot_results(finished, to / "table.png")
+    return results or unseen

@@ -1,30 +1,35 @@
-"""The paper's other three tables (Sec. 3.3 to 3.5), row by row: linking, lexicons, probing.
+"""The paper's tables on names (Sec. 3.3 to 3.5): entity linking, lexicons, probing.
 
-    reproduce_xel(kb, "table")          # links of a fifth of the linked things are hidden first
+    reproduce_xel(kb, "table")          # withholds the links of a fifth of the linked concepts
     reproduce_bli(kb, "table", dictionaries)
     reproduce_probe(kb, "table", prompts)
 
-Base is the model before its first step; Single and All are those of the link-prediction table in
-the same folder, trained here if they are not there. For linking, All is trained anew, without the
-hidden links; of a KB that hides links already (`prixlm split --hide-links`) one All serves all
-tables. Every model becomes an encoder by Mirror, with words as positives as in the paper and,
-beyond it, with links. Each table comes with a curve over All's checkpoints, step 0 included.
+Base is the model before its first step. Single and All are those of the link-prediction table in
+the same folder, and are trained here if they are missing. Linking needs an All that was trained
+without the withheld links. If the KB withholds links already (`prixlm split --hide-links`), one All
+serves all tables. Every model becomes an encoder by Mirror, with words as positives as in the paper
+and, beyond it, with links. Each table has a curve over All's checkpoints, step 0 included.
 
 The paper reports linking and lexicons at 75 % and probing at 10 % of a run of 200,000 steps from
 XLM-R. A compact model from scratch has learnt little by then, so the end of the run is the default
-(`linking_at`, `probing_at`), and the others are on the curve.
+(`linking_at`, `probing_at`); the curve has the other checkpoints.
+
+    NAME.json, NAME.md                             the table
+    NAME-settings.json                             what it was made with
+    NAME-checkpoints.json, NAME-checkpoints.png    the curve
+    xel/                                           the same for linking, with a split and models
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prixlm.config import differing
 from prixlm.entities.encoder import EntityEncoder, load_model
-from prixlm.entities.mirror import MirrorConfig, mirror_tune
+from prixlm.entities.mirror import MirrorConfig
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import (
     EncoderScorer,
@@ -32,59 +37,50 @@ from prixlm.evaluation.entity_linking import (
     Linker,
     LinkingTask,
     PerLanguage,
-)
-from prixlm.evaluation.lexicons import Dictionary
-from prixlm.evaluation.probing import Prompts
-from prixlm.evaluation.spaces import (
     Translation,
-    evaluate_lexicons,
     evaluate_linking,
-    evaluate_probing,
-    hidden_tasks,
+    withheld_tasks,
 )
+from prixlm.evaluation.lexicons import Dictionaries, evaluate_lexicons
+from prixlm.evaluation.probing import CANDIDATE_RANKING, Prompts, evaluate_probing
+from prixlm.evaluation.trained import Run, TrainedModels, check_stamp, single_settings
 from prixlm.files import write_atomically
 from prixlm.kb.split import SplitConfig, split_kb
 from prixlm.kb.store import KB
-from prixlm.reports.grids import Grid, read_grids, write_grids
 from prixlm.reports.plots import plot_curves
-from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps
-from prixlm.training.pretrain import PretrainConfig, pretrain
+from prixlm.reports.tables import ResultTable, read_tables, write_tables
+from prixlm.training.pretrain import PretrainConfig
 from prixlm.types import Progress
 
 POSITIVES = ("words", "links")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpacesConfig:
-    """What the tables are made of; the defaults are for DBP-5L on two cores."""
+class NamesConfig:
+    """Settings of the tables; the defaults are for DBP-5L on two cores."""
 
     pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("compact"))
     mirror: MirrorConfig = field(default_factory=lambda: MirrorConfig.preset("compact"))
     mirror_others: MirrorConfig = field(default_factory=MirrorConfig)  # of `others`: the paper's
     pairs: int = 80_000  # positives an epoch, words or links: as many updates of either kind
-    hidden: float = 0.2  # share of the linked concepts whose links are hidden
+    hidden: float = 0.2  # share of the linked concepts whose links are withheld
     into: str = "en"  # the language of the entities
-    single: str = "en"  # of Single, for lexicons and probing
+    single: str = "en"  # the language of Single, for lexicons and probing
     frequent: int = 50_000  # frequent words that are candidates of a lexicon
     curve: str = "links"  # positives of the encoders on the curve
     others: tuple[str, ...] = ()  # more models, such as bert-base-multilingual-cased
-    linking_at: float = 1.0  # share of the run that linking and lexicons take; the paper's: 0.75
-    probing_at: float = 1.0  # and that probing takes; the paper's: 0.1
+    linking_at: float = 1.0  # share of the run used for linking and lexicons; the paper's: 0.75
+    probing_at: float = 1.0  # share of the run used for probing; the paper's: 0.1
 
     def __post_init__(self) -> None:
-        if (
-            not 0
-            <= min(self.linking_at, self.probing_at)
-            <= max(self.linking_at, self.probing_at)
-            <= 1
-        ):
+        if not all(0 <= share <= 1 for share in (self.linking_at, self.probing_at)):
             raise PrixError("linking_at and probing_at are shares of a run, from 0 to 1.")
         if self.curve not in POSITIVES:
             raise PrixError(f"curve {self.curve}: expected {' or '.join(POSITIVES)}.")
 
     @classmethod
-    def of_base(cls, base: str) -> "SpacesConfig":
-        """The settings for a model to start from: the paper's, unless it is `compact`."""
+    def of_base(cls, base: str) -> "NamesConfig":
+        """Return the settings for a base model: the paper's, unless it is `compact`."""
         if base == "compact":
             return cls()
         return cls(
@@ -96,231 +92,224 @@ class SpacesConfig:
         )
 
 
-class _Work:
-    """One folder, one KB: models and encoders, made where they are missing."""
+class NamesModels:
+    """The models and encoders of these tables, by their roles: base, Single, All and others."""
 
     def __init__(
-        self,
-        kb: KB,
-        to: Path,
-        config: SpacesConfig,
-        progress: Progress | None = None,
-        singles: tuple[KB, Path] | None = None,
+        self, models: TrainedModels, config: NamesConfig, singles: TrainedModels | None = None
     ) -> None:
-        self.kb, self.to, self.config, self.progress = kb, to, config, progress
-        self.singles = singles or (kb, to)  # the KB and the folder that Single comes from
-        _check_language(kb, config.into)
-        _check_language(kb, config.single)
+        self.models, self.config = models, config
+        self.singles = singles or models  # where Single comes from
+        for lang in (config.into, config.single):
+            if lang not in models.kb.languages:
+                known = ", ".join(models.kb.languages)
+                raise PrixError(f"{models.kb.folder} has no {lang}; it has {known}.")
 
-    def check(self, name: str, inputs: Any) -> None:
-        """One table is of one KB, one configuration and the same files."""
-        path = self.to / f"{name}-settings.json"
-        digest = hashlib.sha256(json.dumps(inputs, ensure_ascii=False).encode()).hexdigest()
-        mine = {"KB": self.kb.fingerprint(), "settings": asdict(self.config), "files": digest}
-        mine = json.loads(json.dumps(mine))
-        if path.exists():
-            other = json.loads(path.read_text("utf-8"))
-            differ = ", ".join(differing(other, mine))
-            if differ:
-                raise PrixError(
-                    f"{path.with_name(name + '.json')} was made with other {differ}: "
-                    "name another folder."
-                )
-            return
-        self.to.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(mine, indent=1) + "\n")
+    def all(self) -> Run:
+        """Return Prix-LM (All)."""
+        return self.models.prix_lm("all", self.config.pretrain)
 
-    def at(self, share: float, lang: str | None = None) -> tuple[str, Path]:
-        """All or Single at the checkpoint nearest to a share of its run: a name and its folder."""
-        folder = self.model(lang)
-        steps = checkpoint_steps(folder)
-        step = min(steps, key=lambda s: abs(s - share * steps[-1]))
-        return f"{f'single-{lang}' if lang else 'all'}-step-{step}", checkpoint_folder(folder, step)
+    def single(self, lang: str) -> Run:
+        """Return Prix-LM (Single) of a language."""
+        settings = single_settings(self.config.pretrain, lang)
+        return self.singles.prix_lm("single", settings, lang)
 
-    def model(self, lang: str | None = None) -> Path:
-        """All, or Single of a language."""
-        settings = self.config.pretrain
-        kb, folder = self.kb, self.to / "models" / "all"
-        if lang is not None:
-            kb, folder = self.singles[0], self.singles[1] / "models" / "single" / lang
-            supply = replace(settings.supply, langs=(lang,))
-            settings = replace(settings, supply=supply)
-        pretrain(kb, folder, settings, self.progress)
-        return folder
+    def by_title(self, share: float) -> dict[str, tuple[str, Path | str]]:
+        """Return the name and folder of other models, base, Single and All, by title of the row.
 
-    def base(self) -> tuple[str, Path]:
-        """All before its first step: the base model, with its new tokens."""
-        folder = self.model()
-        if checkpoint_steps(folder)[0] != 0:
-            raise PrixError(f"{folder} kept no step 0: train it with a checkpoint at 0.")
-        return self.at(0.0)
+        share: how much of their runs Single and All have done.
+        """
+        lang = self.config.single
+        others: dict[str, tuple[str, Path | str]] = {
+            Path(other).name: (Path(other).name, other) for other in self.config.others
+        }
+        runs = {
+            "base": self.all().base(),
+            f"Prix-LM (Single, {lang})": self.single(lang).at(share),
+            "Prix-LM (All)": self.all().at(share),
+        }
+        return others | {title: (run.name, run.folder) for title, run in runs.items()}
 
     def encoder(self, name: str, model: Path | str, positives: str) -> EntityEncoder:
+        """Return the Mirror variant of a model with words or links as positives."""
         is_other = str(model) in self.config.others
         config = self.config.mirror_others if is_other else self.config.mirror
+        # A file of words would contradict links as positives, and Mirror refuses it.
         words = config.words if positives == "words" else None
         config = replace(config, positives=positives, words=words)
+        # As many updates for words as for links, so that the two can be compared.
         if not is_other:
             config = replace(config, number=self.config.pairs)
-        folder = self.to / "encoders" / f"{name}-{positives}"
-        return mirror_tune(model, folder, config, self.kb, self.progress)
+        return self.models.encoder(name, model, config)
 
-    def scorer(self, name: str, model: Path | str, positives: str, title: str) -> EncoderScorer:
-        return EncoderScorer(self.encoder(name, model, positives), title)
+    def scorer(self, run: Run, positives: str, title: str) -> EncoderScorer:
+        """Return the Mirror variant of a model of ours as a linker."""
+        return EncoderScorer(self.encoder(run.name, run.folder, positives), title)
 
-    def curve(
-        self, name: str, task: str, metric: str, measure: Callable[[str, Path], dict[str, float]]
-    ) -> None:
-        """What `measure` finds at every checkpoint of All, as JSON and a plot."""
-        path = self.to / f"{name}-checkpoints.json"
+
+@dataclass(frozen=True)
+class NamesTable:
+    """One of the tables: how its rows and its curve are made."""
+
+    name: str  # of its files
+    title: str  # of its curve
+    metric: str  # on the curve
+    inputs: Any  # what it was made from, as JSON values
+    make: Callable[[], list[ResultTable]]
+    measure: Callable[[Run], dict[str, float]]  # figures of a checkpoint of All, by column
+
+    def reproduce(self, models: NamesModels) -> list[ResultTable]:
+        """Make the table and its curve, or what is missing of them; return the table."""
+        to = models.models.folder
+        path = to / f"{self.name}.json"
+        # One table is of one KB, one set of settings and the same files.
+        digest = hashlib.sha256(json.dumps(self.inputs, ensure_ascii=False).encode()).hexdigest()
+        settings = asdict(models.config)
+        stamp = {"KB": models.models.kb.fingerprint(), "settings": settings, "files": digest}
+        check_stamp(to / f"{self.name}-settings.json", stamp, path)
         if not path.exists():
-            steps = checkpoint_steps(self.model())
-            found: dict[str, list[tuple[int, float]]] = {}
-            for step in steps:
-                values = measure(*self.at(step / steps[-1]))
-                for column, value in values.items():
-                    found.setdefault(column, []).append((step, 100 * value))
-            write_atomically(path, json.dumps(found, indent=1) + "\n")
+            write_tables(to, self.name, self.make())
+        self._plot_curve(models, to / f"{self.name}-checkpoints.json")
+        return read_tables(path)
+
+    def _plot_curve(self, models: NamesModels, path: Path) -> None:
+        """Draw the figures of every checkpoint of All, which are measured once."""
+        if not path.exists():
+            # Points by column: the step of a checkpoint and its figure in per cent.
+            run = models.all()
+            points: dict[str, list[tuple[int, float]]] = {}
+            for step in run.steps:
+                for column, value in self.measure(run.at_step(step)).items():
+                    points.setdefault(column, []).append((step, 100 * value))
+            write_atomically(path, json.dumps(points, indent=1) + "\n")
         curves = json.loads(path.read_text("utf-8"))
-        points = {column: [(float(x), y) for x, y in line] for column, line in curves.items()}
-        plot_curves(points, path.with_suffix(".png"), f"{metric} (%)", f"{task} over checkpoints")
-
-
-def _check_language(kb: KB, lang: str) -> None:
-    if lang not in kb.languages:
-        raise PrixError(f"{kb.folder} has no {lang}; it has {', '.join(kb.languages)}.")
+        ylabel, title = f"{self.metric} (%)", f"{self.title} over checkpoints"
+        plot_curves(curves, path.with_suffix(".png"), ylabel, title)
 
 
 def reproduce_xel(
     kb: KB,
     to: Path | str,
-    config: SpacesConfig | None = None,
+    config: NamesConfig | None = None,
     files: Mapping[str, LinkingTask] | None = None,
     progress: Progress | None = None,
-) -> list[Grid]:
-    """Hidden links into one language, and files of mentions: every row on the same ones."""
-    whole, to, config = Path(to), Path(to) / "xel", config or SpacesConfig()
-    if kb.hides_links:
-        split, to = kb, whole
-    else:
-        if not (to / "kb").is_dir():
-            split_kb(kb, to / "kb", SplitConfig(hide_links=config.hidden))
-        split = KB(to / "kb")
-        if (split.manifest.split or {}).get("from") != kb.fingerprint():
-            raise PrixError(f"{to} was made with another KB: name another folder.")
-    # Single reads no links unless facts are carried along them: that some are hidden changes
-    # nothing, and those of `lp` will do.
-    singles = None if config.pretrain.supply.propagate else (kb, whole)
-    work = _Work(split, to, config, progress, singles)
-    files = files or {}
-    work.check("xel", {name: task.fingerprint() for name, task in files.items()})
-    tasks = hidden_tasks(split, config.into)
+) -> list[ResultTable]:
+    """Make the linking table, on withheld links and, if there are any, on files of mentions."""
+    config, whole, files = config or NamesConfig(), Path(to), files or {}
+    split, folder = _withholding(kb, whole, config.hidden)
+    # Single reads no links unless facts are carried along them. So that some are withheld changes
+    # nothing, and the Single models of `lp` can be used.
+    singles = None if config.pretrain.supply.propagate else TrainedModels(kb, whole, progress)
+    models = NamesModels(TrainedModels(split, folder, progress), config, singles)
+    tasks = withheld_tasks(split, config.into)
 
-    path = to / "xel.json"
-    if not path.exists():
-        grids = evaluate_linking(tasks, _ways(work, is_file=False), progress)
-        if files:
-            more = evaluate_linking(files, _ways(work, is_file=True), progress)
-            grids += [replace(grid, title=f"{grid.title}, files") for grid in more]
-        write_grids(to, "xel", grids)
+    def with_translation() -> Iterator[Linker]:
+        yield from _linkers(models)
+        run = models.all().at(config.linking_at)
+        yield Translation(run.folder, split, config.into, "Prix-LM (All), translate")
 
-    def measure(name: str, model: Path) -> dict[str, float]:
-        way = work.scorer(name, model, config.curve, name)
-        return evaluate_linking(tasks, [way], progress)[0].rows[name]
+    def make() -> list[ResultTable]:
+        tables = evaluate_linking(tasks, with_translation(), progress)
+        if files:  # their names are not the KB's, so the decoder cannot translate into them
+            tables += evaluate_linking(files, _linkers(models), progress, source="files")
+        return tables
 
-    work.curve("xel", "Entity linking", "accuracy@1", measure)
-    return read_grids(path)
+    def measure(run: Run) -> dict[str, float]:
+        linker = models.scorer(run, config.curve, run.name)
+        accuracy, *_ = evaluate_linking(tasks, [linker], progress)
+        return accuracy.values(run.name)
+
+    inputs = {name: task.fingerprint() for name, task in files.items()}
+    table = NamesTable("xel", "Entity linking", "accuracy@1", inputs, make, measure)
+    return table.reproduce(models)
 
 
-def _ways(work: _Work, *, is_file: bool) -> Iterator[Linker]:
-    """The rows of the linking table; `translate` knows the languages of the KB alone."""
-    config = work.config
+def _withholding(kb: KB, to: Path, share: float) -> tuple[KB, Path]:
+    """Return a KB that withholds links, made in `to`/xel if needed, and the folder of its table."""
+    if kb.withholds_links:
+        return kb, to
+    folder = to / "xel"
+    if not (folder / "kb").is_dir():
+        split_kb(kb, folder / "kb", SplitConfig(hide_links=share))
+    split = KB(folder / "kb")
+    # The folder may have a split that an earlier call made from another KB.
+    if (split.manifest.split or {}).get("from") != kb.fingerprint():
+        raise PrixError(f"{folder} was made with another KB: name another folder.")
+    return split, folder
 
-    def single_of(lang: str) -> str:
-        """The language itself where the KB has it, else the one that is linked into."""
-        return lang if lang in work.kb.languages else config.into
+
+def _linkers(models: NamesModels) -> Iterator[Linker]:
+    """Yield the rows of the linking table; each is trained when it is its turn."""
+    config = models.config
+
+    def single(lang: str, positives: str) -> EncoderScorer:
+        # A language that the KB does not have is linked by Single of the entities' language.
+        known = lang if lang in models.models.kb.languages else config.into
+        return models.scorer(models.single(known).at(config.linking_at), positives, lang)
 
     yield FuzzyScorer()
-    share = config.linking_at
     for positives in POSITIVES:
         how = f"+ Mirror ({positives})"
         for other in config.others:
-            yield work.scorer(Path(other).name, other, positives, f"{Path(other).name} {how}")
-        yield work.scorer(*work.base(), positives, f"base {how}")
-        yield PerLanguage(
-            f"Prix-LM (Single) {how}",
-            lambda lang, positives=positives: work.scorer(  # type: ignore[misc]
-                *work.at(share, single_of(lang)), positives, lang
-            ),
-        )
-        yield work.scorer(*work.at(share), positives, f"Prix-LM (All) {how}")
-    if not is_file:
-        _, model = work.at(share)
-        yield Translation(model, work.kb, config.into, "Prix-LM (All), translate")
+            name = Path(other).name
+            yield EncoderScorer(models.encoder(name, other, positives), f"{name} {how}")
+        yield models.scorer(models.all().base(), positives, f"base {how}")
+        make = partial(single, positives=positives)
+        yield PerLanguage(f"Prix-LM (Single) {how}", make)
+        run = models.all().at(config.linking_at)
+        yield models.scorer(run, positives, f"Prix-LM (All) {how}")
 
 
 def reproduce_bli(
     kb: KB,
     to: Path | str,
-    dictionaries: Mapping[str, tuple[Dictionary, str | None]],
-    config: SpacesConfig | None = None,
+    dictionaries: Dictionaries,
+    config: NamesConfig | None = None,
     progress: Progress | None = None,
-) -> list[Grid]:
-    """Bilingual lexicons: base, Single and All, each with both kinds of positives."""
-    to, config = Path(to), config or SpacesConfig()
-    work = _Work(kb, to, config, progress)
-    work.check("bli", {name: asdict(one) for name, (one, _) in dictionaries.items()})
-    path = to / "bli.json"
-    if not path.exists():
+) -> list[ResultTable]:
+    """Make the lexicon table: base, Single and All, each with both kinds of positives."""
+    config = config or NamesConfig()
+    models = NamesModels(TrainedModels(kb, Path(to), progress), config)
+
+    def make() -> list[ResultTable]:
         encoders = {
-            f"{title} + Mirror ({positives})": work.encoder(name, model, positives)
+            f"{title} + Mirror ({positives})": models.encoder(name, model, positives)
             for positives in POSITIVES
-            for name, model, title in _models(work, config.linking_at)
+            for title, (name, model) in models.by_title(config.linking_at).items()
         }
-        found = evaluate_lexicons(encoders, dictionaries, config.frequent, progress)
-        write_grids(to, "bli", found)
+        return evaluate_lexicons(encoders, dictionaries, config.frequent, progress)
 
-    def measure(name: str, model: Path) -> dict[str, float]:
-        encoder = work.encoder(name, model, config.curve)
-        grids = evaluate_lexicons({name: encoder}, dictionaries, 0, progress, spelling=False)
-        return grids[0].rows[name]
+    def measure(run: Run) -> dict[str, float]:
+        encoder = models.encoder(run.name, run.folder, config.curve)
+        tables = evaluate_lexicons({run.name: encoder}, dictionaries, 0, progress, spelling=False)
+        return tables[0].values(run.name)
 
-    work.curve("bli", "Lexicon induction", "accuracy", measure)
-    return read_grids(path)
+    inputs = {name: asdict(dictionary) for name, (dictionary, _) in dictionaries.items()}
+    table = NamesTable("bli", "Lexicon induction", "accuracy", inputs, make, measure)
+    return table.reproduce(models)
 
 
 def reproduce_probe(
     kb: KB,
     to: Path | str,
     prompts: Mapping[str, Prompts],
-    config: SpacesConfig | None = None,
+    config: NamesConfig | None = None,
     progress: Progress | None = None,
-) -> list[Grid]:
-    """Probing: base, Single and All, both protocols."""
-    to, config = Path(to), config or SpacesConfig()
-    work = _Work(kb, to, config, progress)
-    work.check("probe", {lang: [asdict(p) for p in part.prompts] for lang, part in prompts.items()})
-    path = to / "probe.json"
-    if not path.exists():
-        found = _models(work, config.probing_at)
-        models = {title: load_model(model) for _, model, title in found}
-        grids, _ = evaluate_probing(models, prompts, progress)
-        write_grids(to, "probe", grids)
+) -> list[ResultTable]:
+    """Make the probing table: base, Single and All, both protocols."""
+    config = config or NamesConfig()
+    models = NamesModels(TrainedModels(kb, Path(to), progress), config)
 
-    def measure(name: str, model: Path) -> dict[str, float]:
-        grids, _ = evaluate_probing({name: load_model(model)}, prompts, progress)
-        return grids[2].rows[name]
+    def make() -> list[ResultTable]:
+        named = models.by_title(config.probing_at).items()
+        loaded = {title: load_model(model) for title, (_, model) in named}
+        return evaluate_probing(loaded, prompts, progress)[0]
 
-    work.curve("probe", "Probing", "accuracy among the candidates", measure)
-    return read_grids(path)
+    def measure(run: Run) -> dict[str, float]:
+        tables, _ = evaluate_probing({run.name: load_model(run.folder)}, prompts, progress)
+        ranked = next(table for table in tables if table.metric == CANDIDATE_RANKING)
+        return ranked.values(run.name)
 
-
-def _models(work: _Work, share: float) -> list[tuple[str, Path | str, str]]:
-    """Their names, folders and titles."""
-    lang = work.config.single
-    return [
-        *((Path(other).name, other, Path(other).name) for other in work.config.others),
-        (*work.base(), "base"),
-        (*work.at(share, lang), f"Prix-LM (Single, {lang})"),
-        (*work.at(share), "Prix-LM (All)"),
-    ]
+    inputs = {lang: [asdict(p) for p in part.prompts] for lang, part in prompts.items()}
+    metric = "accuracy among the candidates"
+    return NamesTable("probe", "Probing", metric, inputs, make, measure).reproduce(models)

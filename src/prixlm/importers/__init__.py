@@ -1,1 +1,1 @@
-"""Dumps in: one file per format, and the steps that turn its rows into a KB folder."""
+"""Dumps in: one file for each format, and the steps that all formats share."""

@@ -1,12 +1,12 @@
-"""Id-mapped benchmark folders in the shape of DBP-5L, with their split kept.
+"""Benchmark folders with numbered entities, in the shape of DBP-5L; their split is kept.
 
-    entity/LL.tsv                one IRI (or name) a line; the line number, from 0, is the id
-    relations.txt                likewise
+    entity/LL.tsv                one IRI or name per line; the line number, from 0, is the id
+    relations.txt                the same for relations
     kg/LL-{train,val,test}.tsv   subject, relation and object ids
     seed_alignlinks/AA-BB.tsv    pairs of ids, also written as floats
 
-An entity is a line: where an IRI stands on several lines of a file, the later ones get the key
-`IRI#line`. Entity and relation lists are held in memory (they are small in every such benchmark).
+Each line is an entity: if an IRI is on several lines of a file, the later ones get the key
+`IRI#line`. Entity and relation lists are held in memory; they are small in all such benchmarks.
 """
 
 import functools
@@ -22,26 +22,30 @@ import pyarrow.compute as pc
 from prixlm.errors import PrixError
 from prixlm.importers.dbpedia import names_from_iris
 from prixlm.importers.format import LABEL, Chunk, Format, Parsed, Parser, Source, clean_names
-from prixlm.importers.streams import line_chunks, open_source
-from prixlm.importers.tables import SPLITS, split_columns
+from prixlm.importers.streams import SourceReader, line_chunks
+from prixlm.importers.tables import SPLITS, reject_lines, split_columns
 from prixlm.languages import normalise
 from prixlm.types import Array
 
 
 @functools.cache
-def read_list(path: Path, _stamp: tuple[int, int]) -> tuple[pa.Array, pa.Array]:
-    """The lines of an entity or relation list as unique keys (null where a line is empty) and as
-    they stand."""
+def _read_list(path: Path, _stamp: tuple[int, int]) -> tuple[pa.Array, pa.Array]:
+    """Return the lines of an entity or relation list as unique keys and as written.
+
+    Keys of empty lines, and lines that are not UTF-8, are null. _stamp: size and time of the file,
+    so that a file that has changed is read again.
+    """
     data = b""
-    with open_source(path) as reader:
+    with SourceReader(path) as reader:
         while block := reader.read(1 << 24):
             data += block
     data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").removesuffix(b"\n")
     texts = data.decode("utf-8", "surrogateescape").split("\n")
+    # DBP-5L lists some IRIs several times, under different ids.
     seen: set[str] = set()
     keys: list[str | None] = []
     for number, text in enumerate(texts):
-        key = text if "://" in text else f"{path.stem}:{text}"  # a plain name is one of its list
+        key = text if "://" in text else f"{path.stem}:{text}"  # a name identifies within its list
         key = f"{key}#{number}" if text in seen else key
         seen.add(text)
         keys.append(key if text.strip() and _is_text(text) else None)
@@ -50,19 +54,19 @@ def read_list(path: Path, _stamp: tuple[int, int]) -> tuple[pa.Array, pa.Array]:
 
 
 def _read(path: Path) -> tuple[pa.Array, pa.Array]:
-    """The list as it is now: read once, and again when the file has changed."""
+    """Return `_read_list` of the file as it is now, read once."""
     status = path.stat()
-    return read_list(path, (status.st_size, status.st_mtime_ns))
+    return _read_list(path, (status.st_size, status.st_mtime_ns))
 
 
 def _is_text(text: str) -> bool:
-    """No bytes that were not UTF-8."""
+    """Tell whether a text decoded with surrogateescape was valid UTF-8."""
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
 @dataclass(frozen=True)
 class FolderParser:
-    """One file of a folder: `role` says which, as in `facts:en:train` or `entities:ja`."""
+    """Parses one file of a folder; `role` says which, as in `facts:en:train` or `entities:ja`."""
 
     folder: Path
     role: str
@@ -91,8 +95,9 @@ class FolderParser:
     def _own_rows(
         self, chunk: Chunk, name: str, parsed: Parsed
     ) -> tuple[pa.Array, pa.Array, Array]:
-        """The keys and texts of this chunk of a list, and their lines."""
+        """Return the keys and texts of this chunk of a list, and their lines."""
         assert isinstance(chunk.data, bytes)
+        # The list was read as a whole, since its keys must be unique: take the rows of the chunk.
         num_lines = chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
         keys, texts = (a.slice(chunk.line - 1, num_lines) for a in _read(self._list(name)))
         lines = chunk.line + np.arange(len(keys))
@@ -158,35 +163,38 @@ class FolderParser:
 def _take_ids(
     chunk: Chunk, lists: Sequence[pa.Array], parsed: Parsed
 ) -> tuple[list[pa.Array], Array]:
-    """The keys that rows of ids stand for; rows with no number or an unknown id are rejected."""
+    """Return the keys for rows of ids, one array for each column, and their lines.
+
+    lists: the keys of each column, by id. Rows with a malformed or unknown id are rejected.
+    """
     assert isinstance(chunk.data, bytes)
     names = [str(column) for column in range(len(lists))]
     rows, lines, bad = split_columns(chunk.data, chunk.line, names, "\t")
     parsed.read += len(lines) + len(bad)
-    for number, text, found in bad:
-        if text.strip():
-            parsed.reject(f"{found} columns, expected {len(lists)}", number, text)
-        else:
-            parsed.filter("comment or blank line")
+    reject_lines(bad, len(lists), parsed)
     columns = [rows[name] for name in names]
 
     def show(row: int) -> str:
         return "\t".join(column[row].as_py().decode("utf-8", "replace") for column in columns)
 
+    # At most nine digits, so that an id fits an int32; DBP-5L writes the ids of links as floats.
     numbers = [pc.match_substring_regex(column, r"^\s*\d{1,9}(\.0*)?\s*$") for column in columns]
     good = functools.reduce(np.logical_and, [np.asarray(number) for number in numbers])
     parsed.reject_rows("id is not a number", ~good, lines, show)
+    # (rows,) each: whether all ids of the row have a key, and the ids of one column.
     known, ids = good.copy(), []
     for column, keys in zip(columns, lists, strict=True):
         column_ids = np.zeros(len(lines), np.int64)
+        # Only rows of numbers are converted; the id of the others stays 0 and is not used.
         digits = pc.replace_substring_regex(column.filter(pa.array(good)), r"^\s+|[\s.].*$", "")
         column_ids[good] = np.asarray(pc.cast(digits.cast(pa.string()), pa.int64()))
+        # An id beyond the list is clipped for the look-up, and then refused by the first test.
         valid = np.asarray(keys.is_valid())
         known &= (column_ids < len(keys)) & valid[np.minimum(column_ids, len(keys) - 1)]
         ids.append(column_ids)
     parsed.reject_rows("id that no list has", good & ~known, lines, show)
-    taken = [keys.take(pa.array(i[known])) for keys, i in zip(lists, ids, strict=True)]
-    return taken, lines[known]
+    keyed = [keys.take(pa.array(i[known])) for keys, i in zip(lists, ids, strict=True)]
+    return keyed, lines[known]
 
 
 def _recognises(path: Path) -> bool:
@@ -198,12 +206,17 @@ def _sources(paths: Sequence[Path]) -> list[Source]:
 
 
 def _sources_of(folder: Path) -> Iterator[Source]:
+    """Yield the files of a folder with their roles, in a fixed order."""
     if not (folder / "relations.txt").is_file():
-        raise PrixError(f"{folder}: entity/ and kg/ are there, but relations.txt is not.")
+        raise PrixError(
+            f"{folder} has entity/ and kg/ but no relations.txt, which names the relations by line."
+        )
     lists = {path.stem: path for path in sorted((folder / "entity").glob("*.tsv"))}
     for name in lists:
         if normalise(name) is None:
-            raise PrixError(f"{folder}/entity/{name}.tsv: {name} is not a language code.")
+            raise PrixError(
+                f"{folder}/entity/{name}.tsv: {name} is not a language code such as en."
+            )
         yield Source(lists[name], f"{folder.name}/entity/{name}.tsv", f"entities:{name}")
     yield Source(folder / "relations.txt", f"{folder.name}/relations.txt", "relations")
     for path in sorted((folder / "kg").glob("*.tsv")):
@@ -227,9 +240,10 @@ def _parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None
     return FolderParser(folder, source.role, langs)
 
 
-FOLDERS = Format(
+DBP5L = Format(
     name="benchmark",
-    title="id-mapped benchmark folders in the shape of DBP-5L",
+    title="benchmark folders with numbered entities in the shape of DBP-5L",
+    whole_folders=True,
     recognises=_recognises,
     sources=_sources,
     chunks=line_chunks,

@@ -1,9 +1,9 @@
 """DBpedia's dump files: labels, mapping-based objects, interlanguage links and redirects.
 
-Which file is which follows from the predicates in it, so any mixture of files and years works. An
-IRI is brought to one spelling (percent-encoded or not, they meet); its host is its language, and an
-entity without a label is named by its IRI. In files with English IRIs for other languages (their
-name has `en_uris`) the language is that of the label.
+The predicates tell what a file holds, so any mixture of files and years works. IRIs are normalised
+to one spelling, percent-encoded or not. The host of an IRI is its language, and an entity without a
+label is named by its IRI. In files with English IRIs for other languages (`en_uris` in their name)
+the language is that of the label.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,8 @@ _NOT_IN_IRI = frozenset(map(ord, '<>"{}|^`\\%?#[]/')) | frozenset(range(0x21)) |
 
 
 def decode_iri(iri: str) -> str:
-    """`iri` with percent-encoded letters as letters; encoded delimiters stay encoded."""
+    """Decode the percent-encoded letters of an IRI; encoded delimiters stay encoded."""
+    # After each percent sign come two hex digits, unless it is a stray one.
     pieces = iri.split("%")
     decoded = bytearray(pieces[0].encode())
     for piece in pieces[1:]:
@@ -42,23 +43,24 @@ def decode_iri(iri: str) -> str:
 
 
 def decode_iris(iris: pa.Array) -> pa.Array:
+    """Decode an array of IRIs, each distinct one once."""
     if not pc.any(pc.match_substring(iris, "%")).as_py():
         return iris
     return map_unique(iris, lambda iri: decode_iri(iri) if "%" in iri else iri)
 
 
 def split_iris(iris: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Language and local part of resource IRIs; nulls for all others."""
+    """Return language and local part of resource IRIs; nulls for all others."""
     match = pc.extract_regex(iris, _RESOURCE)
-    nothing = pa.scalar(None, pa.string())  # a field of a null struct is not null by itself
+    absent = pa.scalar(None, pa.string())  # a field of a null struct is not null by itself
     hosts, local = (
-        pc.if_else(match.is_valid(), match.field(name), nothing) for name in ("host", "local")
+        pc.if_else(match.is_valid(), match.field(name), absent) for name in ("host", "local")
     )
     return map_unique(hosts, lambda host: normalise(host) if host else "en"), local
 
 
 def names_from_iris(iris: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Language and name of resource IRIs: `.../resource/New_York_City` is "New York City"."""
+    """Return language and name of resource IRIs: `.../resource/New_York` is "New York"."""
     language, local = split_iris(iris)
     names = pc.replace_substring(local, "_", " ")
     if pc.any(pc.match_substring(names, "%")).as_py():
@@ -68,14 +70,13 @@ def names_from_iris(iris: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 @dataclass(frozen=True)
 class DBpediaParser(RdfParser):
-    """As any RDF, with IRIs in one spelling, redirects, and languages told by the host.
+    """Parses as `RdfParser`, with normalised IRIs, redirects, and languages told by the host."""
 
-    In files with English IRIs (`en_uris`) an English IRI can have a name in any language.
-    """
-
-    english_iris: bool = False
+    english_iris: bool = False  # `en_uris` files: an English IRI has names in any language
 
     def stage_known(self, block: Statements, parsed: Parsed) -> Statements:
+        """Stage labels, links and redirects, and return the other statements."""
+        # First, so that both spellings of an IRI are the same key in all that follows.
         ends = ("subject", "predicate", "object")
         block = block._replace(**{end: decode_iris(getattr(block, end)) for end in ends})
         rest = super().stage_known(block, parsed)
@@ -85,17 +86,20 @@ class DBpediaParser(RdfParser):
         return rest.where(pc.invert(is_redirect))
 
     def stage_links(self, block: Statements, parsed: Parsed) -> None:
+        """Stage links between wanted languages."""
         asked = pc.and_(self._asked(block.subject), self._asked(block.object))
         super().stage_links(self._keep(block, asked, parsed), parsed)
 
     def stage_facts(self, block: Statements, parsed: Parsed) -> None:
+        """Stage facts of wanted languages."""
         super().stage_facts(self._keep(block, self._asked(block.subject), parsed), parsed)
 
     def _asked(self, iris: pa.Array) -> pa.Array:
-        """False where the host is a language that nobody asked for."""
+        """Return False where the host is a language that is not wanted."""
         if self.langs is None:
             return pa.array([True] * len(iris), pa.bool_())
         language, _ = split_iris(iris)
+        # Other hosts (Wikidata, an ontology) are kept: two languages may link to the same item.
         known = pa.array([*self.langs, *(["en"] if self.english_iris else [])], pa.string())
         return pc.or_(language.is_null(), pc.is_in(language, known))
 
@@ -120,5 +124,6 @@ DBPEDIA = Format(
     chunks=rdf_chunks,
     parser=_parser,
     licence="CC BY-SA 3.0 and GFDL (DBpedia)",
+    beside=(RDF.name,),  # an ontology, say
     names_from_keys=names_from_iris,
 )

@@ -1,9 +1,28 @@
-"""What a KB format yields: rows of names, facts, links and redirects, and an account of the rest.
+"""What a KB format is, and what its parser yields: rows of names, facts, links and redirects.
 
-A format turns a source into chunks, and a parser turns each chunk into `Parsed`, in any process.
-Keys are strings that the source chooses (an IRI, `Q42`, `en:London`). An *entity* is a key in one
-language; one key named in several languages is one concept. Nothing is lost on the way: every row
-that a parser reads is staged, rejected (it is bad) or filtered (it is not asked for).
+To add a format, write one file with a `Format` and add one line to the table in `plan.py`:
+
+    @dataclass(frozen=True)
+    class MyParser:
+        langs: tuple[str, ...] | None
+
+        def __call__(self, chunk: Chunk) -> Parsed:
+            parsed = Parsed(chunk.source)
+            ...  # count every row in parsed.read, then parsed.stage, .reject or .filter it
+            return parsed.check()
+
+    MINE = Format(
+        name="mine",
+        title="my own dumps",
+        recognises=lambda path: path.suffix == ".mine",
+        chunks=line_chunks,
+        parser=lambda sources, index, langs: MyParser(langs),
+    )
+
+A format cuts its sources into chunks, and a parser turns each chunk into `Parsed`, in any thread or
+process. Keys are strings that the source chooses (an IRI, `Q42`, `en:London`). An *entity* is a key
+in one language; a key named in several languages is one concept. No row is lost: each row that a
+parser reads is staged, rejected (it is malformed) or filtered (it is valid but not wanted).
 """
 
 import re
@@ -20,44 +39,43 @@ import pyarrow.compute as pc
 
 from prixlm.types import Array
 
-NAMES = pa.schema(
-    [
-        ("key", pa.string()),
-        ("lang", pa.string()),
-        ("name", pa.string()),
-        ("rank", pa.int8()),  # which name of an entity is its own: the lowest
-        ("line", pa.int64()),
-    ]
-)
-FACTS = pa.schema(
-    [
-        ("subject", pa.string()),
-        ("relation", pa.string()),
-        ("object", pa.string()),
-        ("lang", pa.string()),  # null: true in every language that names both ends
-        ("split", pa.string()),
-        ("line", pa.int64()),
-    ]
-)
-LINKS = pa.schema([("a", pa.string()), ("b", pa.string()), ("line", pa.int64())])
-REDIRECTS = pa.schema([("key", pa.string()), ("target", pa.string()), ("line", pa.int64())])
-STAGED = {
-    "names": NAMES,
-    "facts": FACTS,
-    "links": LINKS,
-    "redirects": REDIRECTS,
-    "relations": NAMES,  # names of keys that are relations; null where only the key is known
+_TEXT, _LINE = pa.string(), pa.int64()
+_NAMES = {
+    "key": _TEXT,
+    "lang": _TEXT,
+    "name": _TEXT,
+    "rank": pa.int8(),  # the name of lowest rank is the entity's own, the others are aliases
+    "line": _LINE,
 }
+STAGED = {
+    "names": pa.schema(_NAMES),
+    "facts": pa.schema(
+        {
+            "subject": _TEXT,
+            "relation": _TEXT,
+            "object": _TEXT,
+            "lang": _TEXT,  # null: true in every language that names both ends
+            "split": _TEXT,  # null: train
+            "line": _LINE,
+        }
+    ),
+    "links": pa.schema({"a": _TEXT, "b": _TEXT, "line": _LINE}),
+    "redirects": pa.schema({"key": _TEXT, "target": _TEXT, "line": _LINE}),
+    "relations": pa.schema(_NAMES),  # names of relations; null where only the key is known
+}
+"""The tables that parsers stage rows in; keys are still the source's own."""
 
 LABEL, VARIANT, ALIAS, REDIRECTED, FROM_KEY = 0, 1, 2, 10, 20
-"""Ranks of names: a label, one in a variant of the language, an alias, one that came through a
-redirect (added to its own rank), and one made from the key because there was nothing better."""
+"""Ranks of names: a label, a label in a variant of the language, an alias; 10 is added to a name
+that came through a redirect; 20 is a name made from the key because there is no other."""
 
 NUM_SAMPLES = 100
-"""How many rejected rows are kept for the rejects file, for each reason."""
+"""Maximum number of rejected rows that are kept for the rejects file, for each reason."""
 
 
 class Reject(NamedTuple):
+    """A rejected row, for the rejects file."""
+
     reason: str
     source: int
     line: int
@@ -66,7 +84,7 @@ class Reject(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """One file to read: `role` is what its format knows about it (`entities`, `links`, ...)."""
+    """One file to read; `role` is its format's note on what it holds (`entities`, `links`, ...)."""
 
     path: Path
     name: str
@@ -75,22 +93,18 @@ class Source:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of one source, or another unit that its parser knows; `line` is the first.
+    """A piece of one source: whole lines, or another unit that the format's parser knows."""
 
-    `broken` names what was wrong with a stretch of the source that cannot be parsed (`data` is then
-    a sample of it), and `done` says how far into the file on disk the reader had come.
-    """
-
-    source: int
-    line: int
+    source: int  # index in the sources of the import
+    line: int  # number of its first line
     data: bytes | pa.RecordBatch
-    broken: str = ""
-    done: int = 0
+    broken: str = ""  # why it cannot be parsed; `data` is then a sample for the rejects file
+    done: int = 0  # bytes of the file on disk that were read so far
 
 
 @dataclass
 class Parsed:
-    """The rows of one chunk. `read` counts them all; `check` says that none was lost."""
+    """The rows of one chunk: staged, rejected or filtered. `read` counts them all."""
 
     source: int
     read: int = 0
@@ -100,14 +114,14 @@ class Parsed:
     samples: list[Reject] = field(default_factory=list)
 
     def stage(self, table: str, **columns: object) -> None:
-        """Add rows of names, facts, links or redirects; every column of its schema is given."""
+        """Add rows to a table of `STAGED`, given as arrays for all of its columns."""
         schema = STAGED[table]
         batch = pa.record_batch([_column(columns[f.name], f.type) for f in schema], schema=schema)
         if batch.num_rows:
             self.tables.setdefault(table, []).append(batch)
 
     def reject(self, reason: str, line: int, text: str | bytes) -> None:
-        """Count one bad row and keep it as a sample while there is room for its reason."""
+        """Count one malformed row, and keep it as a sample if its reason has few so far."""
         self.rejected[reason] += 1
         if self.rejected[reason] <= NUM_SAMPLES:
             self.samples.append(Reject(reason, self.source, line, printable(text)))
@@ -115,21 +129,24 @@ class Parsed:
     def reject_rows(
         self, reason: str, bad: Array, lines: Array, text: Callable[[int], str]
     ) -> None:
-        """Count the rows where `bad` is true; `text` shows one of them, for the samples."""
+        """Count the rows where `bad` is true; `text(row)` shows a row, for the samples."""
+        # `text` is slow, so it is called for samples only; the other rows are just counted.
         rows = np.flatnonzero(bad)
         for row in rows[:NUM_SAMPLES].tolist():
             self.reject(reason, int(lines[row]), text(row))
         self.rejected[reason] += max(0, len(rows) - NUM_SAMPLES)
 
     def filter(self, reason: str, count: int = 1) -> None:
-        """Count rows that are well formed but not asked for."""
+        """Count rows that are well formed but not wanted."""
         if count:
             self.filtered[reason] += count
 
     def num_staged(self) -> int:
+        """Return the number of rows staged so far, in all tables."""
         return sum(batch.num_rows for batches in self.tables.values() for batch in batches)
 
     def check(self) -> "Parsed":
+        """Assert that no row was lost, and return self."""
         left = self.num_staged() + self.rejected.total() + self.filtered.total()
         assert self.read == left, f"read {self.read} rows, but {left} are accounted for"
         return self
@@ -148,17 +165,19 @@ class Account:
     def add(
         self, read: int, rejected: Counter[str], filtered: Counter[str], samples: list[Reject]
     ) -> None:
-        """Add rows that were read, and those of them that went no further."""
+        """Add rows that were read, and those of them that were rejected or filtered."""
         self.read += read
         self.rejected += rejected
         self.filtered += filtered
         self.samples += samples
 
     def check(self) -> None:
-        parts = [c.total() for c in (self.imported, self.rejected, self.filtered)]
-        assert self.read == sum(parts), f"read {self.read} rows, accounted for {parts}"
+        """Assert that no row was lost."""
+        totals = [c.total() for c in (self.imported, self.rejected, self.filtered)]
+        assert self.read == sum(totals), f"read {self.read} rows, accounted for {totals}"
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the account for the manifest, without zeros."""
         return {
             "read": self.read,
             "imported": {k: v for k, v in sorted(self.imported.items()) if v},
@@ -168,52 +187,65 @@ class Account:
 
 
 Parser = Callable[[Chunk], Parsed]
-"""A parser is picklable: it may run in another thread or process."""
+"""Turns a chunk into rows. It must be picklable: it may run in another process."""
 
 
 def name_from_key(key: str) -> str:
-    """A relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
+    """Make a relation's name from its key: `http://.../ontology/birthPlace` is "birth place"."""
     if "://" not in key:
         return key
+    # The last part of the IRI, with spaces for underscores and between words in camel case.
     local = unquote(re.split(r"[/#]", key.rstrip("/#"))[-1]).replace("_", " ")
     local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
     local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
     return local.strip() or key
 
 
-@dataclass(frozen=True)
-class Format:
-    """A KB format. `langs` is the sorted tuple of asked languages, or None for all of them."""
+def file_sources(paths: Sequence[Path]) -> list[Source]:
+    """Return one source for each file: what most formats read."""
+    return [Source(path, path.name) for path in paths]
 
-    name: str
-    title: str
-    recognises: Callable[[Path], bool]
-    sources: Callable[[Sequence[Path]], list[Source]]
-    chunks: Callable[[Source, int], Iterator[Chunk]]
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A KB format: how to recognise its files, cut them into chunks and parse these.
+
+    `langs` is the sorted tuple of wanted languages, or None for all.
+    """
+
+    name: str  # as given to --format
+    title: str  # what it reads, for help and error messages
+    recognises: Callable[[Path], bool]  # whether a file or folder is of this format
+    sources: Callable[[Sequence[Path]], list[Source]] = file_sources
+    chunks: Callable[[Source, int], Iterator[Chunk]]  # (source, its index)
     parser: Callable[[Sequence[Source], int, tuple[str, ...] | None], Parser]
     licence: str = "not stated by the source"
-    in_processes: bool = False  # its parser works in Python, not in Arrow: threads would not help
+    in_processes: bool = False  # parse in processes: the parser is Python, threads would not help
+    whole_folders: bool = False  # `sources` takes folders as they are, not the files in them
+    needs_source: bool = True  # False: the data comes with the program
+    default_langs: tuple[str, ...] | None = None  # the languages to keep if none are asked for
+    beside: tuple[str, ...] = ()  # names of formats whose files it reads too, beside its own
     names_from_keys: Callable[[pa.Array], tuple[pa.Array, pa.Array]] | None = None
-    """Languages and names of keys that no name was given for (null where there is none)."""
+    """Languages and names of keys that have no name in the source (null where there is none)."""
     relation_name: Callable[[str], str] = name_from_key
-    """The name of a relation that no name was given for."""
+    """The name of a relation that has no name in the source."""
 
 
 def clean_names(names: pa.Array) -> pa.Array:
-    """Names on one line: white space and control characters are one space, none at the ends."""
+    """Put names on one line: runs of white space and control characters become one space."""
     spaced = pc.replace_substring_regex(names, r"[\s\x00-\x1f\x7f-\x{9f}\x{2028}\x{2029}]+", " ")
     return pc.utf8_trim_whitespace(spaced)
 
 
 def map_unique(values: pa.Array, function: Callable[[str], str | None]) -> pa.Array:
-    """Apply a Python function to each distinct string of `values`."""
+    """Apply a Python function to strings, once for each distinct one; null stays null."""
     encoded = values.dictionary_encode()
     mapped = [None if v is None else function(v) for v in encoded.dictionary.to_pylist()]
     return pa.array(mapped, pa.string()).take(encoded.indices)
 
 
 def printable(text: str | bytes, limit: int = 300) -> str:
-    """`text` on one line, for a rejects file: control characters escaped, cut at `limit`."""
+    """Return `text` on one line for a rejects file: control characters escaped, cut at `limit`."""
     if isinstance(text, bytes):
         text = text[: 4 * limit].decode("utf-8", "backslashreplace")
     text = text[:limit] + ("…" if len(text) > limit else "")

@@ -1,11 +1,12 @@
-"""From staged rows to the tables of a KB: the joins, in DuckDB, spilling to disk.
+"""The joins of an import: from staged rows to the tables of a KB, in DuckDB, spilling to disk.
 
 Redirects are resolved, names become entities and aliases, facts become triples in every language
-that names both ends, links become concepts. All output is sorted, so the same rows give the same
-bytes whatever the order, the threads or the memory. What does not fit is counted in `Account`.
+that names both ends, and links become concepts. All output is sorted, so the same rows give the
+same bytes for any order, number of threads or memory limit. Rows that do not fit are counted in the
+`Account`.
 
-In the SQL, a *node* is a key that some language names (its number is its first entity's id), and
-`pos` is the place of a row: the source in the upper bits, the line in the lower.
+In the SQL, a *node* is a key that some language names; its number is the id of its first entity.
+`pos` is the origin of a staged row: the source in the upper bits, the line in the lower ones.
 """
 
 from collections import Counter
@@ -20,55 +21,58 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.importers.format import FROM_KEY, REDIRECTED, Account, Format
-from prixlm.importers.stage import BATCH_ROWS, Scratch
+from prixlm.importers.stage import BATCH_ROWS, StagedTables
 from prixlm.kb.concepts import count_linked, number_concepts
 from prixlm.kb.store import SPLITS, rechunk
-from prixlm.kb.writer import TableWriter
+from prixlm.kb.writer import write_table
 from prixlm.types import Array
 
-_MAX_REDIRECTS = 8  # each round doubles the length of the chains that are resolved
+_MAX_ROUNDS = 8  # each round doubles the length of the redirect chains that are resolved
 
 
 @dataclass
-class Merge:
-    """One merge: staged Parquet parts in `parts`, scratch space in `work`, tables into `out`."""
+class Joins:
+    """The joins of one import, as a list of steps."""
 
-    parts: Path
-    work: Path
-    out: Path
+    parts: Path  # folder of the staged parts
+    scratch: Path  # empty folder for the database and intermediate files
+    out: Path  # empty folder for the tables
     format: Format
     langs: tuple[str, ...] | None
     account: Account
     memory: str = "1GiB"
     max_triples: int | None = None
     seed: int = 0
-    counts: dict[str, Any] = field(default_factory=dict)
-
-    def steps(self) -> list[tuple[str, Callable[[], None]]]:
-        """What is to be done, in order, each with a word for the progress bar."""
-        return [
-            ("redirects", self.resolve_redirects),
-            ("relations", self.write_relations),
-            ("names", self.collect_names),
-            ("entities", self.number_entities),
-            ("facts", self.join_facts),
-            ("triples", self.write_triples),
-            ("links", self.join_links),
-            ("concepts", self.write_entities),
-            ("aliases", self.write_aliases),
-        ]
+    counts: dict[str, Any] = field(default_factory=dict)  # for the manifest
 
     def __post_init__(self) -> None:
-        self.out.mkdir(parents=True)
-        self.db = Scratch(self.work, self.parts, self.memory, self.account)
+        self.db = StagedTables(self.scratch, self.parts, self.memory, self.account)
+
+    def steps(self) -> list[Callable[[], None]]:
+        """Return the steps in the order in which they must run."""
+        return [
+            self.resolve_redirects,
+            self.write_relations,
+            self.collect_names,
+            self.number_entities,
+            self.join_facts,
+            self.write_triples,
+            self.join_links,
+            self.write_entities,
+            self.write_aliases,
+        ]
 
     def resolve_redirects(self) -> None:
-        """One final target for each redirected key; circles are rejected."""
+        """Make the table `redirect`: each redirected key with its final target.
+
+        Redirects in a circle are rejected.
+        """
         self.db.run(
             "CREATE TABLE redirect AS SELECT key, min(target) AS target FROM redirects "
             "WHERE key <> target GROUP BY key"
         )
-        for _ in range(_MAX_REDIRECTS):
+        # Every round replaces a target that is itself redirected by its own target.
+        for _ in range(_MAX_ROUNDS):
             if not self.db.count("redirect a JOIN redirect b ON a.target = b.key"):
                 break
             self.db.run(
@@ -77,11 +81,13 @@ class Merge:
             )
             self.db.run("DROP TABLE redirect")
             self.db.run("ALTER TABLE followed RENAME TO redirect")
+        # What still leads to a redirected key after all rounds is in a circle, or leads into one.
         self.db.run(
             "CREATE TABLE circle AS SELECT key FROM redirect "
             "WHERE key = target OR target IN (SELECT key FROM redirect)"
         )
         self.db.run("DELETE FROM redirect WHERE key IN (SELECT key FROM circle)")
+        # A redirect to itself is a circle too, unless the key has another redirect.
         lost = "redirects WHERE (key = target AND key NOT IN (SELECT key FROM redirect))"
         lost += " OR key IN (SELECT key FROM circle)"
         rejected = self.db.reject("redirect in a circle", lost, "redirects")
@@ -91,12 +97,58 @@ class Merge:
         self.has_redirects = kept > 0
 
     def write_relations(self) -> None:
-        self.counts["relations"] = write_relations(
-            self.db, self.out, self.account, self.format.relation_name
+        """Write the relations that facts use or the source declares, and their names.
+
+        The table `relation` (key, id) stays, for the joins of facts.
+        """
+        # Ids follow the sorted keys, so that they do not depend on the order of the sources.
+        self.db.run(
+            "CREATE TABLE relation AS SELECT key, CAST(row_number() OVER (ORDER BY key) - 1 AS "
+            "INTEGER) AS id FROM (SELECT relation AS key FROM facts "
+            "UNION SELECT key FROM relations)"
         )
+        names = self._relation_names()
+        keys = [row[0] for row in self.db.run("SELECT key FROM relation ORDER BY id")]
+        with write_table(self.out, "relations") as table:
+            common = [
+                _common_name(names.get(relation, {})) or self.format.relation_name(key)
+                for relation, key in enumerate(keys)
+            ]
+            table.write(id=np.arange(len(keys)), key=pa.array(keys, pa.string()), name=common)
+        with write_table(self.out, "relation_names") as table:
+            rows = [
+                (i, lang, name) for i in sorted(names) for lang, name in sorted(names[i].items())
+            ]
+            columns = zip(*rows, strict=True) if rows else ([], [], [])
+            relation, lang, name = (list(column) for column in columns)
+            table.write(relation=relation, lang=lang, name=name)
+        self.counts["relations"] = len(keys)
+
+    def _relation_names(self) -> dict[int, dict[str, str]]:
+        """Return the best name of each relation in each language, and account for all names."""
+        self.db.run(
+            "CREATE TABLE relation_name AS SELECT r.id AS relation, n.* EXCLUDE (key) FROM "
+            "(SELECT * FROM relations UNION ALL SELECT * FROM names) n JOIN relation r USING (key)"
+        )
+        # One row for each distinct name, the best of a relation and language first.
+        rows = self.db.run(
+            "SELECT relation, lang, name, count(*), min(rank), min(pos) FROM relation_name "
+            "GROUP BY ALL ORDER BY relation, lang, min(rank), min(pos), name"
+        )
+        best: dict[int, dict[str, str]] = {}
+        for relation, lang, name, count, _, _ in rows:
+            if lang is not None and lang in best.get(relation, {}):
+                self.account.filtered["further name of a relation"] += 1
+            else:
+                self.account.imported["relations"] += 1
+                if lang is not None:
+                    best.setdefault(relation, {})[lang] = name
+            self.account.filtered["duplicate"] += count - 1
+        return best
 
     def collect_names(self) -> None:
-        """Names of entities: those of redirected keys move, keys without a name are named."""
+        """Make the views `name` (names of entities, moved along redirects) and `made`."""
+        # A key that is a relation is not an entity, even if it has names.
         self.db.run("CREATE VIEW own AS SELECT * FROM names ANTI JOIN relation USING (key)")
         if self.has_redirects:
             self.db.run(
@@ -109,22 +161,27 @@ class Merge:
         self._name_keys()
 
     def _name_keys(self) -> None:
-        """Names made from keys, for the ends of facts and links; a real name has precedence."""
-        made = self.work / "made.parquet"
+        """Make the view `made`: names made from the keys of the ends of facts and links.
+
+        They rank below all other names.
+        """
+        made = self.scratch / "made.parquet"
         schema = pa.schema([("key", pa.string()), ("lang", pa.string()), ("name", pa.string())])
         with pq.ParquetWriter(made, schema) as writer:
             if self.format.names_from_keys is not None:
                 columns = {"subject": "facts", "object": "facts", "a": "links", "b": "links"}
+                # Redirected keys are replaced by their targets, as in all other joins.
                 ends = " UNION ALL ".join(f"SELECT {c} AS key FROM {t}" for c, t in columns.items())
                 query = (
                     f"SELECT DISTINCT coalesce(r.target, e.key) AS key FROM ({ends}) e "
                     "LEFT JOIN redirect r USING (key)"
                 )
                 for batch in self.db.stream(query):
-                    writer.write_batch(self._made_names(batch.column(0), schema))
+                    writer.write_batch(self._names_of_keys(batch.column(0), schema))
         self.db.view("made", made)
 
-    def _made_names(self, keys: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+    def _names_of_keys(self, keys: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+        """Return key, language and name of the keys that give a name in a wanted language."""
         assert self.format.names_from_keys is not None
         keys = keys.cast(pa.string())
         lang, name = self.format.names_from_keys(keys)
@@ -135,18 +192,22 @@ class Merge:
         return pa.record_batch(columns, schema=schema)
 
     def number_entities(self) -> None:
-        """Sort the names by language and key: the first of each is the entity, the rest aliases."""
+        """Number the entities: of the names sorted by language and key, the first of each.
+
+        Makes the views `entity` and `alias` and the table `node` (key, first entity of the key).
+        """
+        # `name` is the last criterion: rows of equal rank and position must have a fixed order too.
         query = (
             f"SELECT lang, key, name, rank FROM (SELECT lang, key, name, rank, pos FROM name "
             f"UNION ALL SELECT lang, key, name, {FROM_KEY}, NULL FROM made) "
             "ORDER BY lang, key, rank, pos, name"
         )
-        entity, alias = self.work / "entity.parquet", self.work / "alias.parquet"
+        entity, alias = self.scratch / "entity.parquet", self.scratch / "alias.parquet"
         entity_schema = pa.schema(
             [("id", pa.int32()), ("lang", pa.string()), ("key", pa.string()), ("name", pa.string())]
         )
         alias_schema = pa.schema([("entity", pa.int32()), ("name", pa.string())])
-        before: tuple[Any, Any] = (None, None)
+        before: tuple[Any, Any] = (None, None)  # language and key of the last row of a batch
         num_entities, num_named = 0, 0
         languages: Counter[str] = Counter()
         with (
@@ -155,11 +216,14 @@ class Merge:
         ):
             for batch in self.db.stream(query):
                 lang, key, name, rank = batch.columns
+                # (rows,) where an entity begins; the running sum is the entity of each row.
                 new = _differs(lang, before[0]) | _differs(key, before[1])
                 ids = num_entities - 1 + np.cumsum(new)
+                # A name made from the key names an entity that has no other; it is not an alias.
                 made = np.asarray(rank) == FROM_KEY
                 num_entities += int(new.sum())
                 num_named += int((new & ~made).sum())
+                # The first row of an entity is its own name, the others are aliases.
                 mask, other = pa.array(new), pa.array(~new & ~made)
                 own = [pa.array(ids[new], pa.int32()), *(c.filter(mask) for c in (lang, key, name))]
                 entities.write_batch(pa.record_batch(own, schema=entity_schema))
@@ -176,7 +240,12 @@ class Merge:
         self.db.run("CREATE TABLE node AS SELECT key, min(id) AS node FROM entity GROUP BY key")
 
     def join_facts(self) -> None:
-        """Facts with nodes for keys, each once; the ones whose ends have no name are rejected."""
+        """Make the table `fact`: facts between nodes, each once, with its first split.
+
+        Facts with an end that no language names are rejected.
+        """
+        # Languages and splits become small integers: `joined` is the largest table of an import.
+        # A language that names no entity is -1; such a fact finds no entities later.
         subject, object_ = self._node_of("f.subject", "s"), self._node_of("f.object", "o")
         rank = " ".join(f"WHEN '{split}' THEN {i}" for i, split in enumerate(SPLITS))
         languages = self.counts["entities"]
@@ -190,6 +259,8 @@ class Merge:
         )
         nameless = "joined WHERE s IS NULL OR o IS NULL"
         self.db.reject("entity without a name", nameless, "facts")
+        # The first split wins: a fact of train and test tests nothing, since training sees it.
+        # `num_splits` counts the distinct splits of a fact as the bits that are set.
         self.db.run(
             "CREATE TABLE fact AS SELECT s, r, o, lang, min(split) AS split, min(pos) AS pos, "
             "count(*) AS num, bit_count(bit_or(1 << split)) AS num_splits "
@@ -203,14 +274,17 @@ class Merge:
         self.account.filtered["stands in an earlier split too"] += int(moved)
 
     def write_triples(self) -> None:
-        """A triple for each fact and each language that names both its ends."""
+        """Write a triple for each fact and each language that names both its ends."""
         languages = list(self.counts["entities"])
+        # The language of an entity follows from its id: languages are ranges of ids.
         starts = np.cumsum([0, *self.counts["entities"].values()])[:-1]
         code = " + ".join(f"CAST(e.id >= {start} AS SMALLINT)" for start in starts[1:]) or "0"
+        # `member`: the entities of each node, at most one for each language.
         self.db.run(
             f"CREATE TABLE member AS SELECT n.node, e.id, CAST({code} AS SMALLINT) AS lang "
             "FROM entity e JOIN node n USING (key)"
         )
+        # A fact without a language holds in all languages that name both ends.
         self.db.run(
             "CREATE TABLE triple AS SELECT s.id AS subject, f.r AS relation, o.id AS object, "
             "s.lang, f.split, f.rowid AS fact FROM fact f "
@@ -218,11 +292,13 @@ class Merge:
             "WHERE f.lang IS NULL OR f.lang = s.lang"
         )
         keep = _sampler(self.db.count("triple"), self.max_triples, self.seed)
+        # (num_facts,) facts that have a triple in some language, and those with a sampled one.
         num_facts = self.db.count("fact")
         reached, kept = np.zeros(num_facts, bool), np.zeros(num_facts, bool)
         counts = np.zeros((len(languages), len(SPLITS)), np.int64)
         query = "SELECT * FROM triple ORDER BY subject, relation, object"
-        with TableWriter(self.out, "triples") as table:
+        with write_table(self.out, "triples") as table:
+            # Batches of a fixed size: the sample is drawn batch by batch.
             for batch in rechunk(self.db.stream(query), BATCH_ROWS):
                 chosen = keep(batch.num_rows)
                 column = {name: np.asarray(batch.column(name)) for name in batch.schema.names}
@@ -239,28 +315,30 @@ class Merge:
             if row.any()
         }
         if not reached.all():
-            alone = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
-            self.db.reject("no language names both ends", alone, "facts")
+            without = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
+            self.db.reject("no language names both ends", without, "facts")
         self.account.imported["facts"] += int(kept.sum())
         self.account.filtered["sampled out"] += int(reached.sum() - kept.sum())
         self.db.run("DROP TABLE triple")
         self.db.run("DROP TABLE fact")
 
     def join_links(self) -> None:
-        """Explicit links between entities, and what they say about concepts.
+        """Write explicit links between nodes, and make the tables `link` and `shared`.
 
-        A link to something that no language names is no link, but two entities with the same such
-        counterpart (a Wikidata item, say) mean the same.
+        A link to a key that no language names (a Wikidata item, say) is not a link between
+        entities. But two entities with a link to the same such key, a *hub*, mean the same: the
+        table `shared` pairs each of them with the first.
         """
         a, b = self._node_of("l.a", "x"), self._node_of("l.b", "y")
         keys = ["l.a", "l.b"]
         if self.has_redirects:
             keys = ["coalesce(moved_x.target, l.a)", "coalesce(moved_y.target, l.b)"]
+        # The node of each end is null where no language names its key.
         self.db.run(
             f"CREATE TABLE joined AS SELECT x.node AS a, y.node AS b, {keys[0]} AS key_a, "
-            f"{keys[1]} AS key_b, "
-            f"l.pos FROM links l {a} {b}"
+            f"{keys[1]} AS key_b, l.pos FROM links l {a} {b}"
         )
+        # `hub`: nameless keys with links to two nodes or more, and the first of these nodes.
         self.db.run(
             "CREATE TABLE hub AS SELECT key, min(node) AS node FROM ("
             "SELECT key_b AS key, a AS node FROM joined WHERE b IS NULL AND a IS NOT NULL "
@@ -284,22 +362,24 @@ class Merge:
             "CREATE TABLE link AS SELECT least(a, b) AS a, greatest(a, b) AS b, count(*) AS num "
             "FROM joined WHERE a <> b GROUP BY ALL"
         )
+        # Links of the file that state a pair again, in either direction.
         [(repeats, distinct)] = self.db.run(
             "SELECT coalesce(sum(num), 0) - count(*), count(*) FROM link"
         )
         self.account.filtered["link to itself"] += to_itself
         self.account.filtered["duplicate"] += int(repeats)
         self.account.imported["links"] += int(distinct) + self.db.count("shared")
-        with TableWriter(self.out, "links") as table:
+        with write_table(self.out, "links") as table:
             for batch in self.db.stream("SELECT a, b FROM link ORDER BY a, b"):
                 table.write(a=batch.column("a"), b=batch.column("b"))
         self.counts["links"] = table.num_rows
         self.db.run("DROP TABLE joined")
 
     def write_entities(self) -> None:
-        """Entities with their concepts: one key is one concept, and links join concepts."""
+        """Write the entities with their concepts: a key is one concept, and links join concepts."""
 
         def pairs() -> Iterator[tuple[Array, Array]]:
+            # Three reasons to mean the same: one key, an explicit link, a shared counterpart.
             same_key = "SELECT id AS a, node AS b FROM member WHERE id <> node"
             for query in (same_key, "SELECT a, b FROM link", "SELECT a, b FROM shared"):
                 for batch in self.db.stream(query, 1 << 20):
@@ -308,21 +388,21 @@ class Merge:
         concepts = number_concepts(self.num_entities, pairs())
         self.counts["concepts"] = int(concepts.max()) + 1 if len(concepts) else 0
         self.counts["linked"] = count_linked(concepts, self.counts["entities"])
-        with TableWriter(self.out, "entities") as table:
+        with write_table(self.out, "entities") as table:
             start = 0
-            for batch in pq.ParquetFile(self.work / "entity.parquet").iter_batches(BATCH_ROWS):
+            for batch in pq.ParquetFile(self.scratch / "entity.parquet").iter_batches(BATCH_ROWS):
                 column = {name: batch.column(name) for name in batch.schema.names}
                 end = start + batch.num_rows
                 table.write(**column, concept=concepts[start:end])
                 start = end
 
     def write_aliases(self) -> None:
-        """Further names, each once, without the entity's own."""
+        """Write the further names of entities, each once, without the entity's own."""
         query = (
             "SELECT DISTINCT a.entity, a.name FROM alias a JOIN entity e ON e.id = a.entity "
             "WHERE a.name <> e.name ORDER BY a.entity, a.name"
         )
-        with TableWriter(self.out, "aliases") as table:
+        with write_table(self.out, "aliases") as table:
             for batch in self.db.stream(query):
                 table.write(entity=batch.column("entity"), name=batch.column("name"))
         self.account.imported["names"] += table.num_rows
@@ -330,7 +410,7 @@ class Merge:
         self.counts["aliases"] = table.num_rows
 
     def _node_of(self, key: str, table: str) -> str:
-        """SQL that joins the node of a key, through its redirect if there are any."""
+        """Return SQL that joins the node of a key as `table`, along its redirect if it has one."""
         if not self.has_redirects:
             return f"LEFT JOIN node {table} ON {table}.key = {key}"
         moved = f"moved_{table}"
@@ -341,7 +421,7 @@ class Merge:
 
 
 def _differs(column: pa.Array, before: Any) -> Array:
-    """Where a value differs from the one above it; `before` stands above the first."""
+    """Return where a value differs from the one above it; `before` is above the first."""
     new = np.ones(len(column), bool)
     new[0] = column[0].as_py() != before
     new[1:] = np.asarray(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
@@ -349,7 +429,10 @@ def _differs(column: pa.Array, before: Any) -> Array:
 
 
 def _sampler(total: int, wanted: int | None, seed: int) -> Callable[[int], Array]:
-    """Chooses `wanted` of `total` rows that come in batches: each set of rows is equally likely."""
+    """Return a function that samples batches: `wanted` of `total` rows, all subsets equally likely.
+
+    It takes the number of rows of a batch and returns a mask. No wanted number keeps all rows.
+    """
     if wanted is None or wanted >= total:
         return lambda rows: np.ones(rows, bool)
     generator = np.random.default_rng(seed)
@@ -357,6 +440,7 @@ def _sampler(total: int, wanted: int | None, seed: int) -> Callable[[int], Array
 
     def choose(rows: int) -> Array:
         nonlocal left, needed
+        # How many of the wanted rows fall into this batch if all rows come in random order.
         here = int(generator.hypergeometric(needed, left - needed, rows))
         chosen = np.zeros(rows, bool)
         chosen[generator.choice(rows, here, replace=False)] = True
@@ -366,47 +450,6 @@ def _sampler(total: int, wanted: int | None, seed: int) -> Callable[[int], Array
     return choose
 
 
-def write_relations(
-    db: Scratch, out: Path, account: Account, name_from_key: Callable[[str], str]
-) -> int:
-    """Write the relations that facts use or the source declares; how many there are.
-
-    The scratch table `relation` (key, id) stays, for the joins of facts.
-    """
-    db.run(
-        "CREATE TABLE relation AS SELECT key, CAST(row_number() OVER (ORDER BY key) - 1 AS "
-        "INTEGER) AS id FROM (SELECT relation AS key FROM facts "
-        "UNION SELECT key FROM relations)"
-    )
-    db.run(
-        "CREATE TABLE relation_name AS SELECT r.id AS relation, n.* EXCLUDE (key) FROM "
-        "(SELECT * FROM relations UNION ALL SELECT * FROM names) n JOIN relation r USING (key)"
-    )
-    rows = db.run(
-        "SELECT relation, lang, name, count(*), min(rank), min(pos) FROM relation_name "
-        "GROUP BY ALL ORDER BY relation, lang, min(rank), min(pos), name"
-    )
-    best: dict[int, dict[str, str]] = {}
-    for relation, lang, name, count, _, _ in rows:
-        if lang is not None and lang in best.get(relation, {}):
-            account.filtered["further name of a relation"] += 1
-        else:
-            account.imported["relations"] += 1
-            if lang is not None:
-                best.setdefault(relation, {})[lang] = name
-        account.filtered["duplicate"] += count - 1
-    keys = [row[0] for row in db.run("SELECT key FROM relation ORDER BY id")]
-    with TableWriter(out, "relations") as table:
-        common = [_common_name(best.get(i, {})) or name_from_key(key) for i, key in enumerate(keys)]
-        table.write(id=np.arange(len(keys)), key=pa.array(keys, pa.string()), name=common)
-    with TableWriter(out, "relation_names") as table:
-        named = [(i, lang, name) for i in sorted(best) for lang, name in sorted(best[i].items())]
-        columns = zip(*named, strict=True) if named else ([], [], [])
-        relation, lang, name = (list(column) for column in columns)
-        table.write(relation=relation, lang=lang, name=name)
-    return len(keys)
-
-
 def _common_name(names: dict[str, str]) -> str | None:
-    """The name that every language may use: the English one, else the first language's."""
+    """Return the name that every language may use: the English one, else the first language's."""
     return names.get("en") or (names[min(names)] if names else None)

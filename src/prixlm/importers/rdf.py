@@ -1,9 +1,9 @@
 """Any RDF: names by `rdfs:label` / `skos:prefLabel` / `skos:altLabel`, links by `owl:sameAs`.
 
-N-Triples and N-Quads are read line by line, in parallel: two regular expressions take the ordinary
-lines as arrays, and pyoxigraph takes every other line (escapes, odd spacing) and has the last word
-on what is malformed. Turtle, TriG and RDF/XML go through pyoxigraph's streaming parser and reach
-the same code as N-Quads lines; their "line" is the number of the statement.
+N-Triples and N-Quads are read line by line, in parallel. Two regular expressions parse the ordinary
+lines as arrays. Every other line (escapes, odd spacing) goes to pyoxigraph, which decides what is
+malformed. Turtle, TriG and RDF/XML go through pyoxigraph's streaming parser and then, as N-Quads
+lines, through the same code; their "line" is the number of the statement.
 """
 
 import codecs
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,6 @@ from prixlm.importers.streams import (
     SourceReader,
     head,
     line_chunks,
-    open_source,
     plain_suffix,
 )
 from prixlm.languages import normalise
@@ -48,11 +47,12 @@ LABELS = {RDFS_LABEL: LABEL, SKOS + "prefLabel": LABEL, SKOS + "altLabel": ALIAS
 
 _IRI = r'[^\x00-\x20<>"{}|^`\\]+'
 _START = rf"^<(?P<subject>{_IRI})> <(?P<predicate>{_IRI})> "
-_END = rf" (?:<{_IRI}> )?\.\r?\n?$"  # RE2 stays on its fast path: one way on at each byte
+# At each byte only one continuation is possible, which keeps RE2 on its fast path.
+_END = rf" (?:<{_IRI}> )?\.\r?\n?$"
 _IRI_LINE = rf"{_START}<(?P<object>{_IRI})>{_END}"
 _TEXT_LINE = rf'{_START}"(?P<text>[^"\\\r\n]*)"(?:@(?P<tag>[A-Za-z]+(?:-[A-Za-z0-9]+)*))?{_END}'
 _NO_STATEMENT = re.compile(rb"[ \t\r\n]*(?:#.*)?\s*$", re.DOTALL)
-_MARK = "\ufdd0"  # a noncharacter that stands for a byte which is not UTF-8
+_MARK = "\ufdd0"  # a noncharacter in the place of a byte that is not UTF-8
 _SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,
     ".nq": ox.RdfFormat.N_QUADS,
@@ -65,7 +65,7 @@ _SYNTAXES = {
 
 
 class Statements(NamedTuple):
-    """Parsed statements as arrays of equal length: the object is an IRI, or a text with its tag."""
+    """Parsed statements as arrays of equal length; the object is an IRI or a text with its tag."""
 
     subject: pa.Array
     predicate: pa.Array
@@ -75,16 +75,19 @@ class Statements(NamedTuple):
     line: Array
 
     def where(self, mask: pa.Array) -> "Statements":
+        """Return the statements where `mask` is true."""
         return Statements.of([c.filter(mask) for c in self[:5]], self.line[np.asarray(mask)])
 
     @staticmethod
     def of(columns: Sequence[pa.Array], line: Array) -> "Statements":
+        """Return statements from the five columns and the lines."""
         subject, predicate, object_, text, tag = columns
         return Statements(subject, predicate, object_, text, tag, line)
 
 
 def split_lines(data: bytes) -> pa.Array:
-    """The lines of `data` as a binary array over the same memory, line ends included."""
+    """Return the lines of `data`, with line ends, as a binary array that shares its memory."""
+    # Arrow's layout of N binary values: N + 1 offsets into one buffer.
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")).astype(np.int32) + 1
     if len(data) and (not len(ends) or ends[-1] != len(data)):
         ends = np.append(ends, np.int32(len(data)))
@@ -93,8 +96,8 @@ def split_lines(data: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
 
 
-def valid_text(lines: pa.Array, numbers: Array, parsed: Parsed) -> Any:
-    """The lines that are UTF-8, as strings, and their numbers; the others are rejected."""
+def valid_text(lines: pa.Array, numbers: Array, parsed: Parsed) -> tuple[pa.Array, Array]:
+    """Return the lines that are UTF-8, as strings, and their numbers; reject the others."""
     try:
         return lines.cast(pa.string()), numbers
     except pa.ArrowInvalid:
@@ -109,13 +112,14 @@ def valid_text(lines: pa.Array, numbers: Array, parsed: Parsed) -> Any:
 
 
 def parse_statements(chunk: Chunk, parsed: Parsed) -> Statements:
-    """The statements of a chunk of N-Triples or N-Quads lines; bad lines go to `parsed`."""
+    """Parse a chunk of N-Triples or N-Quads lines; reject malformed ones in `parsed`."""
     assert isinstance(chunk.data, bytes)
     raw = split_lines(chunk.data)
     parsed.read += len(raw)
     numbers = chunk.line + np.arange(len(raw), dtype=np.int64)
     lines, numbers = valid_text(raw, numbers, parsed)
     blocks = []
+    # Each pattern takes the lines that match; the rest goes to the next, then to pyoxigraph.
     for pattern in (_IRI_LINE, _TEXT_LINE):
         match = pc.extract_regex(lines, pattern)
         block = _as_statements(match, numbers)
@@ -128,17 +132,17 @@ def parse_statements(chunk: Chunk, parsed: Parsed) -> Statements:
 
 
 def _as_statements(match: pa.StructArray, line: Array) -> Statements:
-    """Columns of a match; a group that the pattern lacks, or an empty optional one, is null."""
+    """Return a match as statements; groups that the pattern lacks, and empty tags, are null."""
     names = [field.name for field in match.type]
-    nothing = pa.nulls(len(match), pa.string())
-    columns = [match.field(n) if n in names else nothing for n in Statements._fields[:5]]
+    absent = pa.nulls(len(match), pa.string())
+    columns = [match.field(n) if n in names else absent for n in Statements._fields[:5]]
     if "tag" in names:
         columns[4] = pc.if_else(pc.equal(columns[4], ""), None, columns[4])
     return Statements.of(columns, line)
 
 
 def _parse_slowly(lines: pa.Array, numbers: Array, parsed: Parsed) -> Statements:
-    """Whatever the patterns did not take, one line at a time through pyoxigraph."""
+    """Parse the lines that no pattern matched, one at a time, with pyoxigraph."""
     rows: list[tuple[str, str, str | None, str | None, str | None]] = []
     kept = []
     for line, number in zip(lines.to_pylist(), numbers.tolist(), strict=True):
@@ -153,6 +157,7 @@ def _parse_slowly(lines: pa.Array, numbers: Array, parsed: Parsed) -> Statements
             parsed.reject("malformed line", number, line)
             continue
         quad = quads[0]
+        # pyoxigraph's lenient mode accepts empty IRIs, which name nothing.
         if "<>" in map(str, (quad.subject, quad.predicate, quad.object)):
             parsed.reject("malformed line", number, line)
             continue
@@ -174,13 +179,18 @@ def _parse_slowly(lines: pa.Array, numbers: Array, parsed: Parsed) -> Statements
 def stage_names(
     block: Statements, ranks: pa.Array, langs: tuple[str, ...] | None, parsed: Parsed
 ) -> None:
-    """Stage label statements as names, in the language of their tag."""
+    """Stage label statements as names, in the language of their tag.
+
+    ranks: (N,) int8, the rank of each name.
+    """
+    # A dump has few distinct tags: each is normalised once, then looked up by its index.
     tags = pc.fill_null(block.tag, "").dictionary_encode()
     codes = [normalise(tag) if tag else None for tag in tags.dictionary.to_pylist()]
     exact = [c == tag.lower() for c, tag in zip(codes, tags.dictionary.to_pylist(), strict=True)]
     language = pa.array(codes, pa.string()).take(tags.indices)
     variant = pc.invert(pa.array(exact, pa.bool_()).take(tags.indices))
     names = clean_names(block.text)
+    # (N,) why a row is not a name, the first reason that applies; null if none does.
     reasons = pc.case_when(
         pc.make_struct(
             block.text.is_null(), block.tag.is_null(), language.is_null(), pc.equal(names, "")
@@ -191,7 +201,7 @@ def stage_names(
         "empty name",
     )
     _reject_rows(block, reasons, parsed)
-    keep = reasons.is_null()
+    keep = reasons.is_null()  # no reason against it
     if langs is not None:
         asked = pc.is_in(language, pa.array(langs, pa.string()))
         parsed.filter(
@@ -212,12 +222,14 @@ def stage_names(
 
 
 def _reject_rows(block: Statements, reasons: pa.Array, parsed: Parsed) -> None:
+    """Reject the statements that have a reason; null is none."""
     for reason in pc.unique(reasons.drop_null()).to_pylist():
         bad = np.asarray(pc.fill_null(pc.equal(reasons, reason), False))
         parsed.reject_rows(reason, bad, block.line, lambda row: _show(block, row))
 
 
 def _show(block: Statements, row: int) -> str:
+    """Return a statement as text for the rejects file."""
     text, tag = block.text[row].as_py(), block.tag[row].as_py()
     end = block.object[row].as_py() or (f'"{text}"@{tag}' if tag else f'"{text}"')
     return f"{block.subject[row]} {block.predicate[row]} {end}"
@@ -225,7 +237,10 @@ def _show(block: Statements, row: int) -> str:
 
 @dataclass(frozen=True)
 class RdfParser:
-    """Statements to names, links and facts; a fact holds in every language that names its ends."""
+    """Stages statements as names, links and facts.
+
+    RDF facts have no language: they hold in every language that names both ends.
+    """
 
     langs: tuple[str, ...] | None
 
@@ -237,22 +252,26 @@ class RdfParser:
         return parsed.check()
 
     def stage_known(self, block: Statements, parsed: Parsed) -> Statements:
-        """Stage labels and sameAs links; the statements that are neither come back."""
+        """Stage labels and sameAs links, and return the statements that are neither."""
+        # (N,) the rank of a name; null where the predicate is not one of a label.
         predicates = pa.array(list(LABELS), pa.string())
         rank = pa.array(list(LABELS.values()), pa.int8()).take(
             pc.index_in(block.predicate, predicates)
         )
         is_name = rank.is_valid()
         stage_names(block.where(is_name), rank.filter(is_name), self.langs, parsed)
+        # A sameAs with a literal is not a link; it is rejected with the facts.
         is_link = pc.and_(pc.equal(block.predicate, OWL_SAME_AS), block.object.is_valid())
         links = block.where(is_link)
         self.stage_links(links, parsed)
         return block.where(pc.invert(pc.or_(is_name, is_link)))
 
     def stage_links(self, block: Statements, parsed: Parsed) -> None:
+        """Stage sameAs statements as links."""
         parsed.stage("links", a=block.subject, b=block.object, line=block.line)
 
     def stage_facts(self, block: Statements, parsed: Parsed) -> None:
+        """Stage statements between IRIs as facts, and reject those with a literal."""
         literal = block.object.is_null()
         reasons = pc.if_else(literal, "object is a literal", pa.scalar(None, pa.string()))
         _reject_rows(block, reasons, parsed)
@@ -269,44 +288,50 @@ class RdfParser:
 
 
 def rdf_sources(paths: Sequence[Path]) -> list[Source]:
-    """Each file with its syntax; a `.ttl` of plain lines (as DBpedia's are) is read as lines."""
+    """Return each file with its syntax as the role."""
     return [Source(path, path.name, syntax_of(path)) for path in paths]
 
 
 def syntax_of(path: Path) -> str:
-    """`lines`, or the suffix that names one of the other syntaxes."""
+    """Return `lines`, or the suffix that names one of the other syntaxes.
+
+    A `.ttl` file of plain lines, as DBpedia's are, is read as lines, which is faster.
+    """
     suffix = plain_suffix(path)
     if suffix in (".nt", ".nq"):
         return "lines"
     if suffix == ".ttl" and _looks_like_lines(head(path)):
         return "lines"
     if suffix not in _SYNTAXES:
-        raise PrixError(f"{path}: expected a name that ends in {', '.join(_SYNTAXES)}.")
+        raise PrixError(f"{path}: expected a file name that ends in {', '.join(_SYNTAXES)}.")
     return suffix
 
 
 def _looks_like_lines(data: bytes) -> bool:
+    # More lines are whole statements than are not: Turtle has prefixes and lists of objects.
     parsed = Parsed(0)
     block = parse_statements(Chunk(0, 1, data), parsed)
     return len(block.line) > parsed.rejected["malformed line"]
 
 
 def rdf_chunks(source: Source, index: int) -> Iterator[Chunk]:
+    """Yield a source as chunks of N-Triples or N-Quads lines, whatever its syntax."""
     if source.role == "lines":
         yield from line_chunks(source, index)
         return
-    with open_source(source.path) as reader:
+    # The other syntaxes cannot be cut into chunks before they are parsed.
+    with SourceReader(source.path) as reader:
         yield from _as_lines(reader, index, _SYNTAXES[source.role])
 
 
 def _as_lines(reader: SourceReader, index: int, syntax: ox.RdfFormat) -> Iterator[Chunk]:
-    """Chunks of N-Quads lines from another syntax; the line is the number of the statement."""
+    """Yield chunks of N-Quads lines from another syntax; a line is a statement."""
     lines: list[str] = []
     number, first, size = 0, 1, 0
     for text in _statements_of(reader, syntax):
         number += 1
         if isinstance(text, SyntaxError):
-            # As a line it is malformed too, and keeps its number.
+            # A line that is malformed too takes its place and its number.
             text = "malformed: " + " ".join(str(text).split())
         if not lines:
             first = number
@@ -323,15 +348,16 @@ def _as_lines(reader: SourceReader, index: int, syntax: ox.RdfFormat) -> Iterato
 
 
 class _TextReader:
-    """A reader whose bytes are UTF-8, or else marked: pyoxigraph gives a file up at the first."""
+    """A reader that marks bytes that are not UTF-8: pyoxigraph would stop at the first of them."""
 
     def __init__(self, reader: SourceReader) -> None:
         self._reader = reader
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes: a byte becomes a mark of three."""
+        """Return at most `size` bytes."""
         while True:
+            # A byte may become a mark of three bytes, and the decoder may hold back up to three.
             block = self._reader.read(max(1, size // 3 - 3))
             text = self._decoder.decode(block, final=not block)
             if text or not block:
@@ -339,13 +365,13 @@ class _TextReader:
 
 
 def _joined(lines: list[str]) -> bytes:
-    """Lines as a chunk has them, with no UTF-8 where there was none."""
+    """Return lines as a chunk has them, with a byte that is not UTF-8 for each mark."""
     return "\n".join(lines).encode().replace(_MARK.encode(), b"\xff")
 
 
 def _statements_of(reader: SourceReader, syntax: ox.RdfFormat) -> Iterator[str | SyntaxError]:
-    """N-Quads lines of a file in another syntax; errors in between, after which it goes on."""
-    file = cast(IO[bytes], _TextReader(reader))  # pyoxigraph asks for no more than `read`
+    """Yield the N-Quads lines of a file in another syntax, with its errors in between."""
+    file = cast(IO[bytes], _TextReader(reader))  # pyoxigraph only calls `read`
     quads = iter(ox.parse(file, format=syntax, lenient=True, base_iri="file:///"))
     while True:
         try:
@@ -355,7 +381,7 @@ def _statements_of(reader: SourceReader, syntax: ox.RdfFormat) -> Iterator[str |
         except SyntaxError as error:
             yield error
             continue
-        # Anonymous nodes get a new random label each time: the rejects file must not.
+        # pyoxigraph labels anonymous nodes at random, which would change the rejects file.
         ends = (quad.subject, quad.object)
         subject, object_ = (t if isinstance(t, ox.NamedNode | ox.Literal) else "_:b" for t in ends)
         yield f"{subject} {quad.predicate} {object_} ."

@@ -1,8 +1,9 @@
-"""Sources to staged Parquet parts: chunks are parsed in parallel, in order.
+"""Staging: sources are parsed in parallel into Parquet parts, which are then read as SQL tables.
 
-A part is a fixed number of chunks of one source. It is there when its `.json` is, which is written
-last, so an interrupted import goes on after its last whole part. A staged row says where it came
-from in one number, its `pos`: the source in the upper bits, the line in the lower ones.
+A part holds a fixed number of chunks of one source: a Parquet file for each staged table, and a
+JSON file with the account of its rows. The JSON file is written last, so an interrupted import
+resumes after the last part that has one. A staged row keeps its origin in one integer, `pos`: the
+source in the upper bits, the line in the lower ones.
 """
 
 import itertools
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import open_database, quote_path, write_atomically
+from prixlm.files import Workspace, open_database, quote_path, replacing
 from prixlm.importers.format import (
     NUM_SAMPLES,
     STAGED,
@@ -37,48 +38,46 @@ from prixlm.importers.format import (
     printable,
 )
 
-POS_BITS = 40
 PART_CHUNKS = 64
-_INLINE_BYTES = 32 << 20  # less than this is parsed here: starting processes takes longer
+BATCH_ROWS = 1 << 17
+_LINE_BITS = 40
+_INLINE_BYTES = 32 << 20  # smaller imports are parsed here: starting workers takes longer
 
 Parse = Callable[[Parser, Iterable[Chunk]], Iterator[Parsed]]
 
 
-def positioned(schema: pa.Schema) -> pa.Schema:
-    """The schema of a staged table on disk: the place of a row instead of its line."""
-    return schema.set(schema.get_field_index("line"), pa.field("pos", pa.int64()))
-
-
 def stage_source(
-    index: int, parser: Parser, chunks: Iterator[Chunk], parts: Path, parse: Parse
+    index: int, parser: Parser, chunks: Iterator[Chunk], work: Workspace, parse: Parse
 ) -> Iterator[Account]:
-    """Write the parts of one source that are not there yet; yields what each part accounts for."""
+    """Write the missing parts of one source, and yield the account of every part."""
     for number in itertools.count():
         first = next(chunks, None)
         if first is None:
             return
+        # Chunks end where the bytes say, so a part holds the same lines in every attempt.
         group = itertools.chain([first], itertools.islice(chunks, PART_CHUNKS - 1))
-        prefix = parts / f"{index:05d}-{number:06d}"
-        if _done(prefix).exists():
-            deque(group, maxlen=0)
-        else:
-            _write_part(prefix, parse(parser, group))
-        yield _read_account(prefix)
+        prefix = work.folder / f"{index:05d}-{number:06d}"
+        write = partial(_write_part, prefix, parse(parser, group))
+        done = work.make(f"{prefix.name}.json", write)
+        deque(group, maxlen=0)  # of a finished part: skip its chunks
+        yield _read_account(done)
 
 
 @contextmanager
 def parsing(num_bytes: int, in_processes: bool) -> Iterator[Parse]:
-    """A function that parses chunks in order: here if they are few, else in threads or processes.
+    """Yield a function that parses chunks in order: inline if they are few, else in parallel.
 
-    Threads are enough for parsers that spend their time in Arrow, outside Python's lock: nothing
-    has to be sent from process to process.
+    Threads suffice for parsers that spend their time in Arrow, which releases Python's lock, and
+    they save sending rows between processes.
     """
     if num_bytes < _INLINE_BYTES:
         yield lambda parser, chunks: (parse_chunk(parser, chunk) for chunk in chunks)
         return
+    # One chunk is read while the others are parsed.
     workers = max(2, os.cpu_count() or 1)
     executor: Executor
     if in_processes:
+        # Not fork: Arrow's and DuckDB's threads do not survive it.
         context = multiprocessing.get_context("spawn")
         executor = ProcessPoolExecutor(workers, context, initializer=_start_worker)
     else:
@@ -91,6 +90,7 @@ def parsing(num_bytes: int, in_processes: bool) -> Iterator[Parse]:
 
 
 def parse_chunk(parser: Parser, chunk: Chunk) -> Parsed:
+    """Parse a chunk; a broken one is one rejected row."""
     if not chunk.broken:
         return parser(chunk)
     parsed = Parsed(chunk.source, read=1)
@@ -102,7 +102,8 @@ def parse_chunk(parser: Parser, chunk: Chunk) -> Parsed:
 def _parse_ahead(
     executor: Executor, num_ahead: int, parser: Parser, chunks: Iterable[Chunk]
 ) -> Iterator[Parsed]:
-    """Results in the order of the chunks, with a bounded number of chunks under way."""
+    """Yield results in the order of the chunks, at most `num_ahead` chunks in memory."""
+    # Futures in the order of their chunks; the oldest is awaited before the next is submitted.
     waiting: deque[Future[Parsed]] = deque()
     try:
         for chunk in chunks:
@@ -113,13 +114,13 @@ def _parse_ahead(
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise PrixError(
-            "the parsing processes ended early: they were killed (out of memory?), or the script "
-            "that imports has no `if __name__ == '__main__':` around it."
+            "the parsing processes ended early. Either they were killed (check the memory), or the "
+            "script that imports needs `if __name__ == '__main__':` around its code."
         ) from None
 
 
 def _start_worker() -> None:
-    """One thread, and an end when the parent ends, however it does."""
+    """Limit a worker process to one thread, and end it when its parent ends in any way."""
     pa.set_cpu_count(1)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -131,19 +132,17 @@ def _start_worker() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _done(prefix: Path) -> Path:
-    return prefix.with_suffix(".json")
-
-
-def _write_part(prefix: Path, results: Iterable[Parsed]) -> None:
+def _write_part(prefix: Path, results: Iterable[Parsed], done: Path) -> None:
+    """Write the tables of a part, then its account to `done`."""
     account = Account()
     with ExitStack() as stack:
+        # A table is opened with its first row: most parts have rows of one or two tables.
         writers: dict[str, pq.ParquetWriter] = {}
         for parsed in results:
             for table, batches in parsed.tables.items():
                 if table not in writers:
-                    writer = _open_writer(f"{prefix}-{table}.parquet", positioned(STAGED[table]))
-                    writers[table] = stack.enter_context(writer)
+                    path = stack.enter_context(replacing(Path(f"{prefix}-{table}.parquet")))
+                    writers[table] = stack.enter_context(_open_writer(path, table))
                 for batch in batches:
                     writers[table].write_batch(_with_position(batch, parsed.source))
             account.add(parsed.read, parsed.rejected, parsed.filtered, parsed.samples)
@@ -153,26 +152,32 @@ def _write_part(prefix: Path, results: Iterable[Parsed]) -> None:
         "filtered": account.filtered,
         "samples": account.samples,
     }
-    write_atomically(_done(prefix), json.dumps(values, ensure_ascii=False))
+    done.write_text(json.dumps(values, ensure_ascii=False), "utf-8")
 
 
-def _open_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
-    """Fast rather than small: dictionaries only where values recur, no statistics."""
-    few = [name for name in schema.names if name in ("relation", "lang", "split")]
+def _open_writer(path: Path, table: str) -> pq.ParquetWriter:
+    """Open a staged table for writing, with options for speed rather than size."""
+    schema = _positioned(STAGED[table])
+    repeated = [name for name in schema.names if name in ("relation", "lang", "split")]
     return pq.ParquetWriter(
-        path, schema, compression="lz4", use_dictionary=few, write_statistics=False
+        path, schema, compression="lz4", use_dictionary=repeated, write_statistics=False
     )
 
 
+def _positioned(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a staged table on disk: `pos` in the place of `line`."""
+    return schema.set(schema.get_field_index("line"), pa.field("pos", pa.int64()))
+
+
 def _with_position(batch: pa.RecordBatch, source: int) -> pa.RecordBatch:
-    place = batch.schema.get_field_index("line")
+    index = batch.schema.get_field_index("line")
     columns = list(batch.columns)
-    columns[place] = pc.add(columns[place], pa.scalar(source << POS_BITS, pa.int64()))
-    return pa.record_batch(columns, schema=positioned(batch.schema))
+    columns[index] = pc.add(columns[index], pa.scalar(source << _LINE_BITS, pa.int64()))
+    return pa.record_batch(columns, schema=_positioned(batch.schema))
 
 
-def _read_account(prefix: Path) -> Account:
-    values = json.loads(_done(prefix).read_text("utf-8"))
+def _read_account(path: Path) -> Account:
+    values = json.loads(path.read_text("utf-8"))
     account = Account()
     samples = [Reject(*sample) for sample in values["samples"]]
     account.add(values["read"], Counter(values["rejected"]), Counter(values["filtered"]), samples)
@@ -180,7 +185,8 @@ def _read_account(prefix: Path) -> Account:
 
 
 def first_samples(samples: Iterable[Reject]) -> list[Reject]:
-    """The first rejected rows of each reason, by source and line."""
+    """Return the first rejected rows of each reason, by source and line."""
+    # Rejects sort by reason, source and line.
     taken: Counter[str] = Counter()
     kept = []
     for sample in sorted(samples):
@@ -190,55 +196,63 @@ def first_samples(samples: Iterable[Reject]) -> list[Reject]:
     return kept
 
 
-BATCH_ROWS = 1 << 17
+class StagedTables:
+    """A DuckDB database with a view for each staged table, in which the joins make their tables.
 
-
-class Scratch:
-    """Small verbs over SQL: make tables, count, stream, reject."""
+    Rows that a join cannot use are rejected here and entered in the account.
+    """
 
     def __init__(self, folder: Path, parts: Path, memory: str, account: Account) -> None:
         self._account = account
         self._db = open_database(folder, memory)
+        # A staged table without rows has no file, but the joins read all tables.
         for table, schema in STAGED.items():
             files = sorted(parts.glob(f"*-{table}.parquet"))
             if not files:
                 files = [folder / f"no-{table}.parquet"]
-                pq.write_table(positioned(schema).empty_table(), files[0])
+                pq.write_table(_positioned(schema).empty_table(), files[0])
             self.view(table, *files)
 
     def view(self, name: str, *files: Path) -> None:
-        """Parquet files as a table."""
+        """Make a view `name` of Parquet files."""
         listed = ", ".join(map(quote_path, files))
         self.run(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
 
     def run(self, sql: str) -> list[Any]:
+        """Run SQL and return all rows."""
         return self._db.execute(sql).fetchall()
 
     def count(self, rows: str) -> int:
-        """How many rows there are; `rows` is what stands after FROM."""
+        """Return the number of rows of `SELECT ... FROM rows`."""
         return int(self.run(f"SELECT count(*) FROM {rows}")[0][0])
 
     def stream(self, query: str, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Run SQL and yield its rows in batches of about `rows`, none of them empty."""
         with self._db.cursor() as cursor:
             reader: Any = cursor.sql(query).to_arrow_reader(rows)
             yield from (batch for batch in reader if batch.num_rows)
 
     def reject(self, reason: str, rows: str, staged: str) -> int:
-        """Count `rows`, which have a `pos`, as rejected; the first are shown as staged."""
+        """Count the rows of `SELECT ... FROM rows` as rejected, and return their number.
+
+        They have a `pos`; the first of them are sampled as they are in the table `staged`.
+        """
         number = self.count(rows)
         if not number:
             return 0
         self._account.rejected[reason] += number
         first = f"SELECT pos FROM {rows} ORDER BY pos LIMIT {NUM_SAMPLES}"
         columns = ", ".join(n for n in STAGED[staged].names if n not in ("line", "lang", "split"))
+        # Several rows may come from one line; the sample shows one of them.
         shown = self.run(
             f"SELECT pos, min(concat_ws(' ', {columns})) FROM {staged} "
             f"WHERE pos IN ({first}) GROUP BY pos ORDER BY pos"
         )
         for pos, text in shown:
-            source, line = pos >> POS_BITS, pos & ((1 << POS_BITS) - 1)
+            source, line = pos >> _LINE_BITS, pos & ((1 << _LINE_BITS) - 1)
             self._account.samples.append(Reject(reason, source, line, printable(text)))
         return number
 
     def close(self) -> None:
+        """Close the database."""
         self._db.close()

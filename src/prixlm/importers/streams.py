@@ -1,8 +1,8 @@
-"""Bytes in: any file, plain or compressed, as chunks of whole lines.
+"""Reading files, plain or compressed, as chunks of whole lines.
 
-`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` are decompressed on the way, bz2 by several threads
-(for gz, rapidgzip passed over a missing end in silence, and zlib is fast enough). An archive that
-ends early or is damaged gives all that can be read of it, then one broken chunk that says so.
+`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` are decompressed on the fly, bz2 in several
+threads. (Not gz: zlib is fast enough, and rapidgzip does not report a missing end.) A truncated or
+damaged archive gives every line before the damage, then one broken chunk that says so.
 """
 
 import bz2
@@ -35,11 +35,12 @@ _DAMAGE = (
     lzma.LZMAError,
     zipfile.BadZipFile,
 )
+"""What the decompressors raise on damaged input."""
 _BOM = b"\xef\xbb\xbf"
 
 
 def plain_suffix(path: Path) -> str:
-    """The suffix that tells the format: `.nt` of `labels.nt.bz2`."""
+    """Return the suffix without compression: `.nt` for `labels.nt.bz2`."""
     return (
         Path(path.stem).suffix.lower()
         if path.suffix.lower() in _COMPRESSED
@@ -48,16 +49,20 @@ def plain_suffix(path: Path) -> str:
 
 
 class SourceReader:
-    """A decompressing reader that never raises on damage: `damage` says what was wrong."""
+    """Decompresses a file by its suffix. Damage ends it without an error: see `damage`.
+
+    It reads in large blocks, for bz2 in several threads. When a block fails, the file is opened
+    again and read serially in small ones, so that no byte before the damage is lost.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._suffix = path.suffix.lower()
-        self._served = 0
-        self._serial = False
+        self._served = 0  # decompressed bytes given out so far
+        self._serial = False  # reading in small blocks, after a first failure
         self._raw: IO[bytes] | None = None
         self._stream: Any = None
-        self.damage: str | None = None
+        self.damage: str | None = None  # what is wrong with the file, once it is known
 
     def __enter__(self) -> Self:
         return self
@@ -70,31 +75,30 @@ class SourceReader:
         self._stream = self._raw = None
 
     def read(self, size: int) -> bytes:
-        """The next bytes, at most `size` of them; b"" at the end or where the damage begins."""
+        """Return the next bytes, at most `size`; b"" at the end or where the damage begins."""
         while self.damage is None:
             try:
                 if self._stream is None:
                     self._stream = self._open()
-                block: bytes = self._read_some() if self._serial else self._stream.read(size)
+                block: bytes = self._read_small() if self._serial else self._stream.read(size)
             except _DAMAGE as error:
                 self._recover(error)
                 continue
             if not block and not self._served and not self._serial and self._path.stat().st_size:
-                self._recover(
-                    EOFError("nothing in the archive")
-                )  # the parallel readers say nothing
+                # The parallel reader gives nothing for a file that is not an archive, and no error.
+                self._recover(EOFError("nothing in the archive"))
                 continue
             self._served += len(block)
             return block
         return b""
 
-    def _read_some(self) -> bytes:
-        """What there is: a `read` that meets the damage would lose what comes before it."""
+    def _read_small(self) -> bytes:
+        """Read what is decompressed already: a larger read that fails would lose it."""
         read = getattr(self._stream, "read1", self._stream.read)
         return bytes(read(_SMALL_READ))
 
     def position(self) -> int:
-        """How far into the file on disk the reader is, in bytes."""
+        """Return how many bytes of the file on disk were read so far."""
         if isinstance(self._stream, rapidgzip.IndexedBzip2File):
             return int(self._stream.tell_compressed()) // 8
         return self._raw.tell() if self._raw is not None else 0
@@ -104,6 +108,7 @@ class SourceReader:
             raw = self._raw = self._path.open("rb")
         except OSError as error:
             raise PrixError(f"cannot read {self._path}: {error.strerror}.") from None
+        # The parallel reader loses what it had decompressed when it meets damage.
         cores = 1 if self._serial else os.cpu_count() or 1
         match self._suffix:
             case ".gz":
@@ -124,7 +129,10 @@ class SourceReader:
         try:
             archive = zipfile.ZipFile(raw)
         except zipfile.BadZipFile as error:
-            raise PrixError(f"{self._path}: not a whole zip archive ({error}).") from None
+            raise PrixError(
+                f"{self._path}: not a whole zip archive ({error}). Download it again."
+            ) from None
+        # Which of several files is meant cannot be known, and a reader reads one.
         members = [info for info in archive.infolist() if not info.is_dir()]
         if len(members) != 1:
             raise PrixError(
@@ -134,40 +142,36 @@ class SourceReader:
         return archive.open(members[0])
 
     def _recover(self, error: BaseException) -> None:
-        """A large read that fails is tried again in small ones, to save what can be read."""
+        """Open the file again for small reads after a large one failed; else record the damage."""
         if self._serial or self._suffix not in _COMPRESSED:
             self.damage = str(error) or type(error).__name__
             return
         self.__exit__()
         self._serial = True
-        passed = 0
+        skipped = 0
         try:
             self._stream = self._open()
-            while passed < self._served:
-                passed += len(self._stream.read(min(_SMALL_READ, self._served - passed)))
+            while skipped < self._served:
+                skipped += len(self._stream.read(min(_SMALL_READ, self._served - skipped)))
         except _DAMAGE as again:
             self.damage = str(again) or type(again).__name__
 
 
-def open_source(path: Path) -> SourceReader:
-    """A reader for `path` that decompresses by its suffix."""
-    return SourceReader(path)
-
-
 def head(path: Path, size: int = 1 << 16) -> bytes:
-    """The first bytes of the (decompressed) file, cut after the last whole line if there is one."""
+    """Return the first bytes of the decompressed file, cut after the last whole line if any."""
     data = b""
-    with open_source(path) as reader:
+    with SourceReader(path) as reader:
         while len(data) < size and (block := reader.read(size - len(data))):
             data += block
     data = data.removeprefix(_BOM)
+    # A file that is shorter than `size` is whole, even if its last line has no end.
     end = data.rfind(b"\n")
     return data[: end + 1] if end >= 0 and len(data) >= size - len(_BOM) else data
 
 
 def line_chunks(source: Source, index: int) -> Iterator[Chunk]:
-    """The lines of a file in chunks of about `CHUNK_BYTES`; `line` counts from 1."""
-    with open_source(source.path) as reader:
+    """Yield the lines of a file in chunks of at most about `CHUNK_BYTES`."""
+    with SourceReader(source.path) as reader:
         yield from _cut_lines(reader, index)
 
 
@@ -177,17 +181,20 @@ def _cut_lines(reader: SourceReader, index: int) -> Iterator[Chunk]:
         rest += block
         if first:
             rest, first = rest.removeprefix(_BOM), False
-        # Where chunks end follows from the bytes alone, never from how many a read brought.
+        # Where a chunk ends depends on the bytes alone, never on the size of a read: a resumed
+        # import must cut the same chunks.
         while len(rest) >= CHUNK_BYTES:
             end = rest.rfind(b"\n", 0, CHUNK_BYTES) + 1 or rest.find(b"\n") + 1
             if not end:
                 break
             yield Chunk(index, line, rest[:end], done=reader.position())
             line, rest = line + rest.count(b"\n", 0, end), rest[end:]
+        # A binary file may have no line ends at all: do not read it into memory as one line.
         if len(rest) > MAX_LINE_BYTES:
             yield Chunk(index, line, rest[:1000], broken="line too long")
             rest = _skip_line(reader)
             line += 1
+    # Of a damaged file, the last line may be cut: only whole lines are parsed.
     end = rest.rfind(b"\n") + 1 if reader.damage is not None else len(rest)
     if end:
         yield Chunk(index, line, rest[:end], done=reader.position())
@@ -198,7 +205,7 @@ def _cut_lines(reader: SourceReader, index: int) -> Iterator[Chunk]:
 
 
 def _skip_line(reader: SourceReader) -> bytes:
-    """Read past the next line end; what follows it."""
+    """Read past the next line end, and return what was read after it."""
     while block := reader.read(CHUNK_BYTES):
         _, newline, rest = block.partition(b"\n")
         if newline:

@@ -1,10 +1,10 @@
-"""Tables of names: TSV, CSV or Parquet, one's own or the authors' link-prediction files.
+"""Tables of names: the user's TSV, CSV or Parquet, or the authors' link-prediction files.
 
-Facts have the columns `lang, subject, relation, object` (and `split` if there is one), links
-`lang_a, name_a, lang_b, name_b`. With a header the columns may come in any order; without one they
-come in that order, and a file is one of links when its name says `link`. The authors' folder has
-`triples.txt` (test facts), `filtered.txt` (known ones) and `entities.txt`, without headers.
-A name stands for the entity: its key is `en:London`.
+Facts have the columns `lang, subject, relation, object` and optionally `split`; links have
+`lang_a, name_a, lang_b, name_b`. With a header, columns may come in any order and further columns
+are ignored. Without a header they come in that order, and a file holds links if its name contains
+`link`. The authors' folder has `triples.txt` (test facts), `filtered.txt` (known facts) and
+`entities.txt`, without headers. Names identify entities: the key of London is `en:London`.
 """
 
 import csv
@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,14 +49,18 @@ _AUTHORS_SPLIT = {"triples": "test", "filtered": "known"}
 _KNOWN = {*FACT_COLUMNS, *LINK_COLUMNS, "split", "name"}
 _HEADER_WORDS = _KNOWN | {"language", "predicate", "property", "head", "tail"}
 _LONE_CR = re.compile(rb"\r(?!\n)")
-_NO_TEXT = "\ufdd0"  # a noncharacter that stands for bytes which are not UTF-8
+_NO_TEXT = "\ufdd0"  # a noncharacter in the place of bytes that are not UTF-8
 
 Rows = dict[str, pa.Array]
 
 
 def _as_text(data: bytes) -> bytes:
-    """`data` as Arrow needs it: it takes a lone CR for the end of a line, drops a byte order mark,
-    and cannot hand over a bad row that is not UTF-8 (such bytes are marked)."""
+    """Prepare bytes for Arrow's CSV reader.
+
+    Arrow ends a line at a lone CR, drops a byte order mark, and cannot report a bad row that is not
+    UTF-8: the CR becomes a space, the mark is protected, and bytes that are not UTF-8 are marked.
+    """
+    # Line ends must stay where they are: a row's line number is its position among them.
     data = _LONE_CR.sub(b" ", data) if b"\r" in data else data
     data = b" " + data if data.startswith(b"\xef\xbb\xbf") else data
     try:
@@ -69,7 +72,8 @@ def _as_text(data: bytes) -> bytes:
 
 
 def _spoil_open_quotes(data: bytes) -> bytes:
-    """A line with a quote that is not closed becomes a bad row: it must not swallow the next."""
+    """Turn a line with an unclosed quote into a bad row, which would else swallow the next line."""
+    # Without commas and double quotes, the line is one column, which is never the right number.
     lines = data.split(b"\n")
     return b"\n".join(
         line.replace(b'"', b"'").replace(b",", b";") if line.count(b'"') % 2 else line
@@ -77,8 +81,14 @@ def _spoil_open_quotes(data: bytes) -> bytes:
     )
 
 
-def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimiter: str) -> Any:
-    """Columns of delimited lines as binary arrays, the line of each row, and the bad lines."""
+def split_columns(
+    data: bytes, first_line: int, columns: Sequence[str], delimiter: str
+) -> tuple[Rows, Array, list[tuple[int, str, int]]]:
+    """Split delimited lines into columns.
+
+    Returns the columns as binary arrays, the line of each row, and the bad lines, each with its
+    number, its text and the number of columns found.
+    """
     bad: list[tuple[int, str, int]] = []
     data = _as_text(data)
     if delimiter == "," and b'"' in data:
@@ -88,6 +98,8 @@ def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimite
         bad.append((row.number, row.text, row.actual_columns))
         return "skip"
 
+    # Only without threads does Arrow tell the number of a bad row. Columns are read as bytes, so
+    # that invalid text is rejected row by row later.
     table = pacsv.read_csv(
         io.BytesIO(data),
         read_options=pacsv.ReadOptions(
@@ -106,20 +118,30 @@ def split_columns(data: bytes, first_line: int, columns: Sequence[str], delimite
         ),
     ).combine_chunks()
     rows = {name: table[name].combine_chunks() for name in columns}
+    # Rows are numbered from 1 with the bad ones, which the table lacks.
     total = table.num_rows + len(bad)
     lines = np.delete(np.arange(1, total + 1), [number - 1 for number, _, _ in bad])
     return rows, first_line - 1 + lines, [(first_line - 1 + n, t, k) for n, t, k in bad]
 
 
+def reject_lines(bad: list[tuple[int, str, int]], num_columns: int, parsed: Parsed) -> None:
+    """Reject the bad lines of `split_columns`; blank ones are filtered."""
+    for number, text, found in bad:
+        if text.strip():
+            parsed.reject(f"{found} columns, expected {num_columns}", number, text)
+        else:
+            parsed.filter("comment or blank line")
+
+
 @dataclass(frozen=True)
 class TableParser:
-    """Rows of facts, links or entities to staged rows."""
+    """Stages rows of facts, links or entities."""
 
     langs: tuple[str, ...] | None
     columns: tuple[str, ...]
     delimiter: str = "\t"
     has_header: bool = False
-    split: str | None = None
+    split: str | None = None  # of facts in a table without a split column
 
     def __call__(self, chunk: Chunk) -> Parsed:
         parsed = Parsed(chunk.source)
@@ -135,6 +157,7 @@ class TableParser:
         return parsed.check()
 
     def _read(self, chunk: Chunk, parsed: Parsed) -> tuple[Rows, Array]:
+        """Return the known columns of a chunk, as bytes, and the line of each row."""
         if isinstance(chunk.data, pa.RecordBatch):
             parsed.read += chunk.data.num_rows
             rows = {n: chunk.data.column(n).cast(pa.binary()) for n in self.columns}
@@ -144,22 +167,19 @@ class TableParser:
             data, first = data.partition(b"\n")[2], 2
         if not data:
             return {n: pa.array([], pa.binary()) for n in self.columns}, np.zeros(0, np.int64)
-        # A header can name a column twice, or one that is not ours.
-        names = [str(place) for place in range(len(self.columns))]
+        # Columns are read by position: a header may name one twice, or an unknown one.
+        names = [str(position) for position in range(len(self.columns))]
         cells, lines, bad = split_columns(data, first, names, self.delimiter)
         rows = {c: cells[str(self.columns.index(c))] for c in self.columns if c in _KNOWN}
         parsed.read += len(lines) + len(bad)
-        for number, text, found in bad:
-            if not text.strip():
-                parsed.filter("comment or blank line")
-            else:
-                parsed.reject(f"{found} columns, expected {len(self.columns)}", number, text)
+        reject_lines(bad, len(self.columns), parsed)
+        # A blank line of a table with one column, or of commas alone, is not a bad line for Arrow.
         blank = np.all([np.asarray(pc.equal(c, b"")) for c in cells.values()], axis=0)
         parsed.filter("comment or blank line", int(blank.sum()))
         return _keep(rows, lines, ~blank) if blank.any() else (rows, lines)
 
     def _languages(self, rows: Rows, lines: Array, parsed: Parsed) -> tuple[Rows, Array]:
-        """Bring the language columns to our codes; unknown ones are bad, others not asked for."""
+        """Normalise the language columns; reject unknown codes and filter unwanted languages."""
         for name in [n for n in rows if n.startswith("lang")]:
             codes = map_unique(rows[name], normalise)
             bad = np.asarray(codes.is_null())
@@ -172,6 +192,7 @@ class TableParser:
         return rows, lines
 
     def _stage_facts(self, rows: Rows, lines: Array, parsed: Parsed) -> None:
+        """Stage rows as facts of their language, with the split of their column or of the file."""
         if "split" in rows:
             splits = map_unique(rows["split"], lambda split: SPLITS.get(split.lower()))
             rows, lines = _drop(rows, lines, np.asarray(splits.is_null()), "unknown split", parsed)
@@ -210,13 +231,14 @@ def _key(lang: pa.Array, name: pa.Array) -> pa.Array:
 
 
 def names_from_keys(keys: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """`en:London` is "London" in English."""
+    """Return language and name of keys: `en:London` is "London" in English."""
     parts = pc.extract_regex(keys, r"^(?P<lang>[^:]+):(?s:(?P<name>.*))$")
     return parts.field("lang"), parts.field("name")
 
 
-def _clean(rows: Rows, lines: Array, parsed: Parsed) -> Any:
-    """Texts instead of bytes, white space folded; rows with bad UTF-8 or an empty name leave."""
+def _clean(rows: Rows, lines: Array, parsed: Parsed) -> tuple[Rows, Array]:
+    """Return bytes as clean text; reject rows with invalid UTF-8 or an empty name."""
+    # One column after the other: a row leaves at its first fault, which is the reason given.
     for name in list(rows):
         bad = np.asarray(pc.fill_null(pc.match_substring(rows[name], _NO_TEXT.encode()), False))
         rows, lines = _drop(rows, lines, bad, "invalid UTF-8", parsed)
@@ -228,7 +250,8 @@ def _clean(rows: Rows, lines: Array, parsed: Parsed) -> Any:
     return rows, lines
 
 
-def _drop(rows: Rows, lines: Array, bad: Array, reason: str, parsed: Parsed) -> Any:
+def _drop(rows: Rows, lines: Array, bad: Array, reason: str, parsed: Parsed) -> tuple[Rows, Array]:
+    """Reject the rows where `bad` is true, and return the others."""
     if not bad.any():
         return rows, lines
 
@@ -242,32 +265,36 @@ def _drop(rows: Rows, lines: Array, bad: Array, reason: str, parsed: Parsed) -> 
     return _keep(rows, lines, ~bad)
 
 
-def _keep(rows: Rows, lines: Array, good: Array) -> Any:
+def _keep(rows: Rows, lines: Array, good: Array) -> tuple[Rows, Array]:
+    """Return the rows where `good` is true."""
     mask = pa.array(good)
     return {name: column.filter(mask) for name, column in rows.items()}, lines[good]
 
 
 def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
-    """The columns of a table, in its order, and whether its first line names them."""
+    """Return the columns of a table, in its order, and whether its first line names them."""
     if plain_suffix(path) == ".parquet":
         try:
             names = tuple(pq.read_schema(path).names)
         except (pa.ArrowInvalid, OSError) as error:
-            raise PrixError(f"{path}: not a whole Parquet file ({error}).") from None
+            raise PrixError(f"{path}: not a whole Parquet file ({error}). Copy it again.") from None
         return _known_columns(path, names), True
     delimiter = _DELIMITERS.get(plain_suffix(path))
     if delimiter is None:
-        raise PrixError(f"{path}: expected a name that ends in .tsv, .txt, .csv or .parquet.")
+        raise PrixError(f"{path}: expected a file name that ends in .tsv, .txt, .csv or .parquet.")
+    # The first line, as a CSV reader splits it: a column's name may be quoted.
     first = _as_text(head(path).partition(b"\n")[0].rstrip(b"\r")).decode()
     names = tuple(next(csv.reader([first], delimiter=delimiter), []))
     lowered = tuple(name.strip().lower() for name in names)
     if set(FACT_COLUMNS) <= set(lowered) or set(LINK_COLUMNS) <= set(lowered):
         return lowered, True
     if len(_HEADER_WORDS & set(lowered)) >= 2:
+        # Most likely a header with other names: reading it as a row would swap the columns.
         raise PrixError(
             f"{path}: header {', '.join(names)}; expected {', '.join(FACT_COLUMNS)} for facts "
-            f"or {', '.join(LINK_COLUMNS)} for links."
+            f"or {', '.join(LINK_COLUMNS)} for links. Rename the columns."
         )
+    # Without a header, the file's name tells facts from links; five columns are facts with a split.
     expected = LINK_COLUMNS if "link" in path.name.lower() else FACT_COLUMNS
     if len(names) == 5 and expected is FACT_COLUMNS:
         return (*FACT_COLUMNS, "split"), False
@@ -275,16 +302,18 @@ def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def _known_columns(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns to read of a Parquet file that has these."""
     for known in (FACT_COLUMNS, LINK_COLUMNS):
         if set(known) <= set(names):
             return known + (("split",) if "split" in names and known is FACT_COLUMNS else ())
     raise PrixError(
         f"{path}: columns {', '.join(names)}; expected {', '.join(FACT_COLUMNS)} for facts "
-        f"or {', '.join(LINK_COLUMNS)} for links."
+        f"or {', '.join(LINK_COLUMNS)} for links. Rename the columns."
     )
 
 
 def _table_chunks(source: Source, index: int) -> Iterator[Chunk]:
+    """Yield the lines of a text table, or the batches of a Parquet file; row 1 is its first."""
     if plain_suffix(source.path) != ".parquet":
         yield from line_chunks(source, index)
         return
@@ -294,13 +323,14 @@ def _table_chunks(source: Source, index: int) -> Iterator[Chunk]:
     with pq.ParquetFile(source.path) as file:
         total = max(1, file.metadata.num_rows)
         for batch in file.iter_batches(1 << 16, columns=list(columns)):
+            # Parsers read text only: numbers and dates are names too.
             texts = pa.record_batch([_cast(c) for c in batch], names=batch.schema.names)
             line += batch.num_rows
             yield Chunk(index, line - batch.num_rows, texts, done=size * (line - 1) // total)
 
 
 def _cast(column: pa.Array) -> pa.Array:
-    """A column of a Parquet file as text; null where a value is none."""
+    """Return a column of a Parquet file as text; nested values, which have none, are null."""
     if pa.types.is_nested(column.type):
         return pa.nulls(len(column), pa.string())
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -315,7 +345,7 @@ def _table_parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] 
 
 
 def _authors_files(folder: Path) -> dict[str, Path]:
-    """The files of the authors' folder, plain or compressed, by what they hold."""
+    """Return the files of the authors' folder, plain or compressed, by what they hold."""
     files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else []
     stems = {p.name.split(".")[0]: p for p in files if p.suffix in (".txt", ".zip", ".gz")}
     return {name: stems[name] for name in _AUTHORS if name in stems}
@@ -338,7 +368,6 @@ TABLES = Format(
     name="table",
     title="TSV, CSV or Parquet of names (facts, links)",
     recognises=lambda path: path.is_file() and plain_suffix(path) in (*_DELIMITERS, ".parquet"),
-    sources=lambda paths: [Source(path, path.name) for path in paths],
     chunks=_table_chunks,
     parser=_table_parser,
     names_from_keys=names_from_keys,
@@ -348,6 +377,7 @@ TABLES = Format(
 AUTHORS = Format(
     name="authors",
     title="the Prix-LM authors' link-prediction folder (triples, filtered, entities)",
+    whole_folders=True,
     recognises=lambda path: {"triples", "entities"} <= set(_authors_files(path)),
     sources=_authors_sources,
     chunks=line_chunks,

@@ -1,12 +1,12 @@
-"""Wikidata's JSON dump: an array with one entity a line, as `latest-all.json.bz2` is published.
+"""Wikidata's JSON dump: an array with one entity per line, as in `latest-all.json.bz2`.
 
 An item is a concept: its labels and aliases name it in many languages, and its statements of best
-rank whose object is an item are facts. A property's names are the names of a relation. A row read
-is a label, an alias or a statement, or else a line (or a field of one) that holds none of them.
+rank whose object is an item are facts. A property's names are the names of a relation. Each label,
+alias and statement is one row, and so is a line, or a field of a line, without any of them.
 
-`mul` is Wikidata's label for every language that has none of its own. It names an entity in those
-of the asked languages (of all languages: those in which the entity is described) that it has no
-label in and that are written in the script of the text; as an alias, `mul` is not used.
+`mul` is Wikidata's label for languages without their own. It names an entity in the wanted
+languages that have no label of it and use the script of the text. If all languages are wanted, only
+those count in which the entity has a description. `mul` aliases are not used.
 """
 
 import functools
@@ -32,12 +32,12 @@ from prixlm.importers.format import (
 from prixlm.importers.streams import CHUNK_BYTES, head, line_chunks, plain_suffix
 from prixlm.languages import normalise, script_of_language, script_of_text
 
-# Why a row is rejected,
+# Reasons to reject a row:
 MALFORMED_JSON, INVALID_UTF8 = "malformed JSON", "invalid UTF-8"
 MALFORMED_ENTITY, MALFORMED_NAME = "malformed entity", "malformed name"
 MALFORMED_STATEMENT, LITERAL = "malformed statement", "object is a literal"
 UNKNOWN_LANGUAGE, EMPTY_NAME = "unknown language code", "empty name"
-# and why it is filtered.
+# Reasons to filter a row:
 BRACKET, OTHER_TYPE = "array bracket or blank line", "not an item or property"
 NO_PARTS, NOT_ASKED = "entity without labels or statements", "language not asked for"
 FOR_ALL, ABOUT_PROPERTY = "name for all languages (mul)", "statement about a property"
@@ -47,13 +47,13 @@ _BRACKETS = (b"", b"[", b"]")
 _is_item = re.compile(r"Q[1-9][0-9]*").fullmatch
 _is_property = re.compile(r"P[1-9][0-9]*").fullmatch
 _IDS = {"item": _is_item, "property": _is_property}
-_is_entity = re.compile(r"[A-Z][1-9][0-9]*(-[A-Z][1-9][0-9]*)?").fullmatch  # L7-F2 is a form
+_is_entity = re.compile(r"[A-Z][1-9][0-9]*(-[A-Z][1-9][0-9]*)?").fullmatch  # also L7-F2, a form
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
 class WikidataParser:
-    """Reads chunks of lines; `langs` are the asked languages, None for all of them."""
+    """Parses chunks of lines; `langs` are the wanted languages, None for all."""
 
     langs: tuple[str, ...] | None
 
@@ -66,7 +66,11 @@ class WikidataParser:
 
 
 class _Rows:
-    """The rows of one chunk, one after another in flat lists, staged at once."""
+    """The rows of one chunk, collected in flat lists and staged at the end.
+
+    Written for speed: flat lists of values instead of a tuple for each row, and `type(x) is`
+    instead of `isinstance`, since JSON gives no subclasses.
+    """
 
     def __init__(self, source: int, langs: tuple[str, ...] | None) -> None:
         self.parsed, self.langs = Parsed(source), langs
@@ -76,27 +80,31 @@ class _Rows:
 
         @functools.cache
         def language_of(code: str) -> str | None:
-            """The asked language; "" where it is not asked for, None where it is unknown."""
+            """Return the language; "" if it is not wanted, None if it is unknown."""
             lang = normalise(code)
             return "" if lang and langs is not None and lang not in langs else lang
 
         self.language_of = language_of
 
     def stage(self) -> Parsed:
+        """Stage the collected rows and return the result of the chunk."""
         staged = {"names": self.names, "relations": self.relations, "facts": self.facts}
         for table, rows in staged.items():
             columns = STAGED[table].names
+            # Every len(columns)-th value belongs to the same column.
             self.parsed.stage(table, **{c: rows[i :: len(columns)] for i, c in enumerate(columns)})
         return self.parsed
 
     def reject(self, reason: str, line: int, *row: object) -> None:
+        """Reject a row, shown as JSON."""
         try:
             text = orjson.dumps(row)
-        except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+        except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
             text = orjson.dumps(row[:-1])
         self.parsed.reject(reason, line, text)
 
     def add_line(self, line: int, text: bytes) -> None:
+        """Add the rows of one line, stripped of its comma."""
         before = self.parsed.read
         try:
             if text in _BRACKETS:
@@ -104,10 +112,11 @@ class _Rows:
             else:
                 self.add_entity(line, text, orjson.loads(text))
         except orjson.JSONDecodeError:
-            self.parsed.reject(_what_is_wrong(text), line, text)
-        self.parsed.read += self.parsed.read == before  # a line without parts is one row
+            self.parsed.reject(_json_error(text), line, text)
+        self.parsed.read += self.parsed.read == before  # a line without rows counts as one
 
     def add_entity(self, line: int, text: bytes, entity: Any) -> None:
+        """Add the names and facts of an item or property."""
         fields = entity if type(entity) is dict else {}
         key, kind, before = fields.get("id"), fields.get("type"), self.parsed.read
         if type(key) is str and type(kind) is str and kind not in _IDS:
@@ -116,6 +125,7 @@ class _Rows:
         if type(key) is not str or type(kind) is not str or not _IDS[kind](key):
             self.parsed.reject(MALFORMED_ENTITY, line, text)
             return
+        # `mul` comes after all other labels: it names only languages that none of them names.
         labels = self.part(key, line, fields, "labels")
         names = self.names_of(key)
         first = len(names)
@@ -123,6 +133,7 @@ class _Rows:
             if code != "mul":
                 self.add_names(key, line, code, [term])
         if "mul" in labels:
+            # The languages of the rows added since `first`: the second of each row's values.
             named = set(names[first + 1 :: len(STAGED["names"])])
             self.add_for_all(key, line, labels["mul"], named, fields.get("descriptions"))
         for code, terms in self.part(key, line, fields, "aliases").items():
@@ -132,10 +143,11 @@ class _Rows:
         self.parsed.filter(NO_PARTS, self.parsed.read == before)
 
     def names_of(self, key: str) -> list[Any]:
+        """Return the list that the names of an entity belong to."""
         return self.relations if key[0] == "P" else self.names
 
     def part(self, key: str, line: int, fields: dict[str, Any], name: str) -> dict[str, Any]:
-        """A field that maps codes to values; PHP writes an empty one as `[]`."""
+        """Return a field that maps codes to values; PHP writes an empty one as `[]`."""
         values = fields.get(name, [])
         if type(values) is dict:
             return values
@@ -145,7 +157,7 @@ class _Rows:
         return {}
 
     def add_names(self, key: str, line: int, code: str, terms: Any, rank: int = LABEL) -> None:
-        """The label or the aliases in one language."""
+        """Add the label or the aliases in one language."""
         lang = self.language_of(code)
         self.parsed.read += len(terms) if type(terms) is list else 1
         if type(terms) is not list:
@@ -165,11 +177,15 @@ class _Rows:
                     self.reject(reason, line, key, code, term)
 
     def add_for_all(self, key: str, line: int, term: Any, named: set[str], texts: Any) -> None:
-        """The label `mul`: a row for each language that takes it, which no `named` one does."""
+        """Add the label `mul` as a name in each language that takes it.
+
+        named: languages with a label of their own. texts: the descriptions, by language.
+        """
         langs: Iterable[str] | None = self.langs
-        if langs is None:  # `texts`, the descriptions, bound them
+        if langs is None:
             codes = texts if type(texts) is dict else ()
             langs = dict.fromkeys(lang for code in codes if (lang := self.language_of(code)))
+        # Only languages of its script take the name: Russian does not use Latin letters.
         name = _clean(term)
         script = script_of_text(name or "")
         takers = [x for x in langs if x not in named and script == script_of_language(x) != ""]
@@ -182,7 +198,7 @@ class _Rows:
             self.parsed.filter(FOR_ALL)
 
     def add_statements(self, key: str, line: int, relation: str, group: Any) -> None:
-        """What an entity says about one property: facts, if it is an item."""
+        """Add the statements of an entity about one property; those of items are facts."""
         if type(group) is not list or not _is_property(relation):
             self.parsed.read += 1
             self.reject(MALFORMED_STATEMENT, line, key, relation, group)
@@ -191,10 +207,12 @@ class _Rows:
         if key[0] == "P":
             self.parsed.filter(ABOUT_PROPERTY, len(group))
             return
+        # Wikidata's "truthy" rule: preferred statements if there are any, else normal ones.
         best = "normal"
         for statement in group:
             if type(statement) is dict and statement.get("rank") == "preferred":
                 best = "preferred"
+        # A statement of another shape than the published one must not end the import.
         for statement in group:
             try:
                 object_, reason = _object_of(statement, relation, best)
@@ -202,7 +220,7 @@ class _Rows:
                 object_, reason = "", MALFORMED_STATEMENT
             if object_:
                 self.facts += (key, relation, object_, None, "train", line)
-            elif reason is LITERAL:  # half of all statements: its text must cost little
+            elif reason is LITERAL:  # half of all statements, so the sample must be cheap
                 kind = statement["mainsnak"]["datavalue"]["type"]
                 self.parsed.reject(LITERAL, line, f"{key} {relation}: {kind}")
             elif reason is MALFORMED_STATEMENT:
@@ -212,9 +230,9 @@ class _Rows:
 
 
 def _object_of(statement: Any, relation: str, best: str) -> tuple[str, str]:
-    """The item that a statement leads to, or "" and the reason why there is none.
+    """Return the item that is the object of a statement, or "" and the reason for none.
 
-    KeyError or TypeError where the statement has another shape than the published one.
+    Raises KeyError or TypeError if the statement does not have the published shape.
     """
     snak, rank = statement["mainsnak"], statement["rank"]
     kind = snak["snaktype"]
@@ -237,7 +255,7 @@ def _object_of(statement: Any, relation: str, best: str) -> tuple[str, str]:
 
 
 def _clean(term: Any) -> str | None:
-    """The name in a label or alias, on one line and stripped; None where there is no text."""
+    """Return the name in a label or alias, on one line and stripped; None if it has no text."""
     text = term.get("value") if type(term) is dict else None
     if type(text) is not str:
         return None
@@ -248,12 +266,13 @@ def _lines(data: bytes) -> list[bytes]:
     return [line.strip(b", \t\r") for line in data.removesuffix(b"\n").split(b"\n")]
 
 
-def _what_is_wrong(text: bytes) -> str:
+def _json_error(text: bytes) -> str:
+    """Return why a line is not JSON."""
     try:
         text.decode()
     except UnicodeDecodeError:
         return INVALID_UTF8
-    return MALFORMED_JSON  # a lone surrogate too: orjson reads no string that is not Unicode
+    return MALFORMED_JSON  # including lone surrogates, which orjson refuses
 
 
 def _recognises(path: Path) -> bool:
@@ -275,7 +294,6 @@ WIKIDATA = Format(
     name="wikidata",
     title="Wikidata's JSON dump",
     recognises=_recognises,
-    sources=lambda paths: [Source(path, path.name) for path in paths],
     chunks=line_chunks,
     parser=_parser,
     licence="CC0-1.0",

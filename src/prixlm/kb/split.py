@@ -1,17 +1,17 @@
-"""Train, valid and test: the paper's split (Sec. 3.2), held-out entities, facts hidden everywhere.
+"""Train, valid and test: the paper's split (Sec. 3.2), held-out entities, facts of all languages.
 
-A split is a KB folder whose triples are marked; training may see `train` and nothing else.
+A split is a KB folder whose triples are marked. Training reads `train` and nothing else.
 
-- The paper's: a random 10 % of each language's triples is the test set. A test triple
+- The paper's split: a random 10 % of each language's triples is the test set. A test triple
   (e1, r1, e2) with (e2, r2, e1) in train, for any r2, is redundant and leaves it.
-- `unseen`: whole concepts are held out, in all languages; every triple that touches one is a test
-  triple, and their links are kept or removed.
-- `by_concept`: a fact is hidden in every language at once, so nothing can be carried over.
-- `hide_links`: the links of whole concepts are hidden, to be found again; triples stay as they are.
-  (Of single links half could be found through a third language.)
+- `unseen`: whole concepts are held out, in all languages. Every triple that touches one is a test
+  triple. Their links are kept or removed.
+- `by_concept`: a fact is held out in every language at once, so that no other language states it.
+- `hide_links`: the links of whole concepts are withheld, and the triples stay as they are.
+  (Half of single withheld links could be inferred through a third language.)
 
-A true triple that is neither trained on nor tested is marked `known`: the known-object filter still
-has to know it.
+A true triple that is neither trained on nor tested is marked `known`, because the filter of known
+answers needs it.
 """
 
 import shutil
@@ -26,38 +26,44 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from prixlm.arrays import ragged_offsets
 from prixlm.errors import PrixError
-from prixlm.files import check_target, disk_errors, locked, open_database, publish, quote_path
+from prixlm.files import check_target, open_database, open_workspace, publish, quote_path
 from prixlm.kb.concepts import count_linked
-from prixlm.kb.store import KB, SPLITS
-from prixlm.kb.writer import TableWriter
+from prixlm.kb.store import KB, SPLITS, quote_texts
+from prixlm.kb.writer import write_table
 from prixlm.languages import parse_languages
 from prixlm.types import Array
 
 TRAIN, VALID, TEST, KNOWN = range(4)
+"""Positions in `SPLITS`."""
 _ROWS = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """How to split a KB; the defaults are the paper's."""
+    """How to split a KB; the defaults are the paper's.
 
-    test: float = 0.1  # share of the triples (of the facts, by concept) that are tested
-    valid: float = 0.05  # share for choosing; of the concepts, when entities are held out
+    Example:
+        >>> config = prixlm.SplitConfig(test=0.2, valid=0.1, langs=("et",))
+    """
+
+    test: float = 0.1  # share of the triples (with by_concept, of the facts) to test on
+    valid: float = 0.05  # share for choices; of the concepts, where whole concepts are held out
     unseen: float | None = None  # hold out this share of the concepts instead
-    by_concept: bool = False  # hide a fact in every language at once
-    hide_links: float | None = None  # hide the links of this share of the linked concepts instead
-    links: Literal["keep", "remove"] = "keep"  # of held-out entities
+    by_concept: bool = False  # hold out a fact in every language at once
+    hide_links: float | None = None  # withhold the links of this share of the linked concepts
+    links: Literal["keep", "remove"] = "keep"  # the links of held-out entities
     langs: tuple[str, ...] | None = None  # test in these languages only
-    resplit: bool = False  # split anew what is split already
-    seed: int = 0
+    resplit: bool = False  # allow a KB that is split already
+    seed: int = 0  # of the random draw
 
     def __post_init__(self) -> None:
         for name in ("test", "valid", "unseen", "hide_links"):
             share = getattr(self, name)
             if share is not None and not 0 <= share < 1:
                 flag = "--" + name.replace("_", "-")
-                raise PrixError(f"{flag} {share}: expected a share from 0 up to, not including, 1.")
+                raise PrixError(f"{flag} {share}: expected a share of at least 0 and below 1.")
         if self.langs is not None:
             object.__setattr__(self, "langs", parse_languages(self.langs))
         if self.seed < 0:
@@ -65,22 +71,27 @@ class SplitConfig:
         if self.unseen == 0:
             raise PrixError("--unseen 0 would hold out nothing: expected a share above 0.")
         if self.hide_links == 0:
-            raise PrixError("--hide-links 0 would hide nothing: expected a share above 0.")
+            raise PrixError("--hide-links 0 would withhold nothing: expected a share above 0.")
         if self.hide_links is not None and (self.unseen is not None or self.by_concept):
-            raise PrixError("--hide-links is a split of its own: leave out the other one.")
+            raise PrixError(
+                "--hide-links cannot be combined with --unseen or --by-concept. Choose one."
+            )
         if self.hide_links is not None and self.langs is not None:
-            raise PrixError("--hide-links hides those of all languages: leave out --langs.")
+            raise PrixError("--hide-links withholds links of all languages. Leave out --langs.")
         held_out = self.valid + next(
             share for share in (self.hide_links, self.unseen, self.test) if share is not None
         )
         if held_out >= 1:
-            raise PrixError(f"valid and test take {held_out:.0%}: nothing would be left for train.")
+            raise PrixError(
+                f"valid and test take {held_out:.0%}: nothing would be left for train. "
+                "Pass smaller shares."
+            )
         if self.unseen is not None and self.by_concept:
-            raise PrixError("--unseen and --by-concept are two different splits: choose one.")
+            raise PrixError("--unseen and --by-concept are different splits. Choose one.")
         if self.links not in ("keep", "remove"):
             raise PrixError(f"--unseen-links {self.links}: expected keep or remove.")
         if self.links == "remove" and self.unseen is None:
-            raise PrixError("--unseen-links remove goes with --unseen.")
+            raise PrixError("--unseen-links remove requires --unseen.")
 
 
 def split_kb(
@@ -91,43 +102,52 @@ def split_kb(
     overwrite: bool = False,
     memory: str = "1GiB",
 ) -> KB:
-    """Write a KB folder with the same facts, marked as train, valid and test."""
+    """Write a KB folder `to` with the facts of `kb`, marked as train, valid and test.
+
+    memory: what the joins may use; larger ones spill to disk.
+
+    Example:
+        >>> config = prixlm.SplitConfig(test=0.2, valid=0.1)
+        >>> split = prixlm.split_kb(prixlm.KB("world"), "split", config)
+        >>> split.num_triples("et", "test") > 100
+        True
+    """
     config = config or SplitConfig()
     to = Path(to)
-    work = check_target(to, [kb.folder], overwrite)
+    work_folder = check_target(to, [kb.folder], overwrite)
     _check(kb, config)
-    with disk_errors(work), locked(work):
-        for leftover in ("kb", "scratch"):
-            shutil.rmtree(work / leftover, ignore_errors=True)
-            (work / leftover).mkdir()
-        out, scratch = work / "kb", work / "scratch"
+    # A split takes seconds: it is not resumed, so its workspace has no stamp of its own.
+    with open_workspace(work_folder, {}) as work:
+        out, scratch = work.empty_folder("kb"), work.empty_folder("scratch")
+        # Tables that no split changes.
         for table in ("aliases", "relations", "relation_names", "hidden_links"):
             if kb.path(table).is_file():
                 shutil.copyfile(kb.path(table), out / f"{table}.parquet")
         concept, counts = kb.concepts(), dict(kb.manifest.counts)
         if config.hide_links is not None:
-            counts |= _hide_links(kb, out, concept, config)
+            counts |= _withhold_links(kb, out, concept, config)
         else:
-            held_out = _hold_out(int(concept.max(initial=-1)) + 1, config)
+            held_out = _hold_out_concepts(int(concept.max(initial=-1)) + 1, config)
             _assign(kb, scratch / "assigned.parquet", _chooser(kb, concept, held_out, config))
             counts["triples"] = _write_triples(kb, scratch, out, concept, config, memory)
-            is_removed = held_out is not None and config.links == "remove"
-            alone = held_out[concept] != TRAIN if held_out is not None and is_removed else None
-            counts |= _write_links(kb, out, concept, alone)
+            unlinked = None
+            if held_out is not None and config.links == "remove":
+                unlinked = held_out[concept] != TRAIN
+            counts |= _write_links(kb, out, concept, unlinked)
         origin = {"method": _method(config), "from": kb.fingerprint(), **asdict(config)}
         replaced(kb.manifest, counts=counts, split=origin).write(out)
         publish(out, to)
-    shutil.rmtree(work, ignore_errors=True)
+        work.remove()
     return KB(to)
 
 
 def known_objects(
     kb: KB, subjects: Array, relations: Array, *, splits: Sequence[str] = SPLITS
 ) -> tuple[Array, Array]:
-    """The objects that a KB, in whatever split, knows for each query: the filter of Sec. 3.2.
+    """Return the objects that a KB knows for each query (subject, relation): Sec. 3.2's filter.
 
-    Returns offsets (one more than there are queries) and objects: those of query i stand from
-    offsets[i] to offsets[i + 1], in ascending order.
+    subjects, relations: (Q,) ids. Returns offsets, (Q + 1,), and objects: those of query i are
+    objects[offsets[i]:offsets[i + 1]], in ascending order.
     """
     queries = pa.table(
         {
@@ -136,23 +156,25 @@ def known_objects(
             "relation": np.asarray(relations, np.int32),
         }
     )
+    # Triples are ordered by subject: the range lets DuckDB skip whole row groups.
     low, high = (int(subjects.min()), int(subjects.max())) if len(subjects) else (0, -1)
     rows = kb.join_table(
         queries,
         "SELECT place, object FROM asked JOIN triples t USING (subject, relation) "
-        f"WHERE t.subject BETWEEN {low} AND {high} AND t.split IN {tuple(splits)} "
+        f"WHERE t.subject BETWEEN {low} AND {high} AND t.split IN ({quote_texts(splits)}) "
         "ORDER BY place, object",
     )
     counts = np.bincount(rows["place"].to_numpy(), minlength=len(subjects))
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    return offsets, rows["object"].to_numpy()
+    return ragged_offsets(counts), rows["object"].to_numpy()
 
 
 def unseen_triples(kb: KB, *, split: str = "test", links: bool = True) -> pa.Table:
-    """The test triples whose subject or object training never saw, with which of them it was.
+    """Return the triples of a split whose subject or object training never saw.
 
-    An entity is seen in a train triple or, where `links` count, when it is linked to another.
+    The columns `subject_unseen` and `object_unseen` tell which. An entity is seen if a train triple
+    has it or, where `links` count, if it is linked to another entity.
     """
+    # `seen`: entities of train triples, and linked ones if links count.
     linked = (
         "UNION SELECT id FROM entities WHERE concept IN "
         "(SELECT concept FROM entities GROUP BY concept HAVING count(*) > 1)"
@@ -170,24 +192,27 @@ def unseen_triples(kb: KB, *, split: str = "test", links: bool = True) -> pa.Tab
 
 
 def _check(kb: KB, config: SplitConfig) -> None:
-    asked = parse_languages(config.langs) if config.langs is not None else ()
-    missing = sorted(set(asked) - set(kb.languages))
+    """Refuse a split that this KB does not allow."""
+    missing = sorted(set(config.langs or ()) - set(kb.languages))
     if missing:
         raise PrixError(
             f"{kb.folder} has no {', '.join(missing)}; its languages are {', '.join(kb.languages)}."
         )
     if config.hide_links is not None:
-        if kb.hides_links:
-            raise PrixError(f"{kb.folder} hides links already: hide those of what it was made of.")
+        if kb.withholds_links:
+            raise PrixError(
+                f"{kb.folder} withholds links already. Pass the KB that it was split from."
+            )
         return
     if kb.num_triples() == 0:
         raise PrixError(f"{kb.folder} has no triples: there is nothing to split.")
     if kb.num_triples(split="train") < kb.num_triples() and not config.resplit:
         found = ", ".join(f"{s} {kb.num_triples(split=s):,}" for s in SPLITS)
-        raise PrixError(f"{kb.folder} is split already ({found}). Pass --resplit to draw it anew.")
+        raise PrixError(f"{kb.folder} is split already ({found}). Pass --resplit to draw again.")
 
 
 def _method(config: SplitConfig) -> str:
+    """Return the name of the split in the manifest."""
     if config.unseen is not None:
         return "unseen"
     if config.hide_links is not None:
@@ -195,32 +220,39 @@ def _method(config: SplitConfig) -> str:
     return "by-concept" if config.by_concept else "random"
 
 
-def _hold_out(num_concepts: int, config: SplitConfig) -> Array | None:
-    """Which concepts are held out, as the split of the triples that touch them."""
+def _hold_out_concepts(num_concepts: int, config: SplitConfig) -> Array | None:
+    """Return the split of each concept, (num_concepts,) int8; None if none is held out."""
     if config.unseen is None:
         return None
-    drawn = np.random.default_rng(config.seed).random(num_concepts)
-    limits = [config.unseen, config.unseen + config.valid]
+    return _by_share(
+        np.random.default_rng(config.seed).random(num_concepts), config.unseen, config.valid
+    )
+
+
+def _by_share(drawn: Array, test: float, valid: float) -> Array:
+    """Return the split of each row from a number drawn evenly from 0 to 1, as int8."""
+    limits = [test, test + valid]
     return np.array([TEST, VALID, TRAIN], np.int8)[np.searchsorted(limits, drawn, side="right")]
 
 
 Chooser = Callable[[pa.RecordBatch], Array]
+"""Returns the split of each triple of a batch, as int8."""
 
 
 def _chooser(kb: KB, concept: Array, held_out: Array | None, config: SplitConfig) -> Chooser:
-    """A function from triples to their splits."""
-    asked = pa.array(config.langs or kb.languages, pa.string())
+    """Return the function that assigns triples to splits."""
+    tested = pa.array(config.langs or kb.languages, pa.string())
 
-    def elsewhere_known(batch: pa.RecordBatch, splits: Array) -> Array:
-        """What is hidden, but not asked for in this language, must not be trained on either."""
-        is_asked = np.asarray(pc.is_in(batch.column("lang"), asked))
-        return np.where(is_asked | (splits == TRAIN), splits, KNOWN).astype(np.int8)
+    def only_tested(batch: pa.RecordBatch, splits: Array) -> Array:
+        """Mark held-out triples of languages that are not tested as known: train lacks them too."""
+        is_tested = np.asarray(pc.is_in(batch.column("lang"), tested))
+        return np.where(is_tested | (splits == TRAIN), splits, KNOWN).astype(np.int8)
 
     if held_out is not None:
 
         def by_entity(batch: pa.RecordBatch) -> Array:
             ends = [held_out[concept[np.asarray(batch.column(c))]] for c in ("subject", "object")]
-            return elsewhere_known(batch, np.maximum(*ends))
+            return only_tested(batch, np.maximum(*ends))  # TRAIN < VALID < TEST
 
         return by_entity
     if config.by_concept:
@@ -232,26 +264,24 @@ def _chooser(kb: KB, concept: Array, held_out: Array | None, config: SplitConfig
                 np.asarray(batch.column("relation")),
                 concept[np.asarray(batch.column("object"))],
             )
-            limits = [config.test, config.test + config.valid]
-            splits = np.array([TEST, VALID, TRAIN])[np.searchsorted(limits, drawn, side="right")]
-            return elsewhere_known(batch, splits)
+            return only_tested(batch, _by_share(drawn, config.test, config.valid))
 
         return by_fact
     return _RandomChooser(kb, config)
 
 
 class _RandomChooser:
-    """Exactly the asked share of each language's triples, each set of them equally likely."""
+    """Chooses exactly the asked share of each language's triples, every subset equally likely."""
 
     def __init__(self, kb: KB, config: SplitConfig) -> None:
         self.generator = np.random.default_rng(config.seed)
-        self.left: dict[str, Array] = {}
+        self.left: dict[str, Array] = {}  # triples to come by language: of train, valid and test
         for lang in kb.languages:
-            number = kb.num_triples(lang)
-            asked = config.langs is None or lang in config.langs
-            test = round(config.test * number) if asked else 0
-            valid = round(config.valid * number) if asked else 0
-            self.left[lang] = np.array([number - test - valid, valid, test])
+            total = kb.num_triples(lang)
+            is_tested = config.langs is None or lang in config.langs
+            test = round(config.test * total) if is_tested else 0
+            valid = round(config.valid * total) if is_tested else 0
+            self.left[lang] = np.array([total - test - valid, valid, test])
 
     def __call__(self, batch: pa.RecordBatch) -> Array:
         splits = np.empty(batch.num_rows, np.int8)
@@ -259,6 +289,8 @@ class _RandomChooser:
         codes = np.asarray(encoded.indices)
         for code, lang in enumerate(encoded.dictionary.to_pylist()):
             rows = np.flatnonzero(codes == code)
+            # How many of these rows each split gets if the language's triples come in random order:
+            # the totals are then exact, and no more than one batch is in memory.
             here = self.generator.multivariate_hypergeometric(self.left[lang], len(rows))
             self.left[lang] -= here
             splits[rows] = self.generator.permutation(np.repeat([TRAIN, VALID, TEST], here))
@@ -266,7 +298,10 @@ class _RandomChooser:
 
 
 def _draw(seed: int, *columns: Array) -> Array:
-    """A number from 0 to 1 for each row that depends on its values and the seed alone."""
+    """Return a number from 0 to 1 for each row that depends on its values and the seed alone.
+
+    So a fact gets the same number in every language, and no table of facts has to be kept.
+    """
     state = np.full(len(columns[0]), seed, np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -275,10 +310,12 @@ def _draw(seed: int, *columns: Array) -> Array:
             state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             state ^= state >> np.uint64(31)
+    # A float64 holds 53 bits exactly.
     return (state >> np.uint64(11)).astype(np.float64) / 2.0**53
 
 
 def _assign(kb: KB, path: Path, choose: Chooser) -> None:
+    """Write the triples with the splits that `choose` gives them, as numbers."""
     with pq.ParquetFile(kb.path("triples")) as file:
         schema = file.schema_arrow.remove(file.schema_arrow.get_field_index("split"))
     schema = schema.append(pa.field("split", pa.int8()))
@@ -292,9 +329,10 @@ def _assign(kb: KB, path: Path, choose: Chooser) -> None:
 def _write_triples(
     kb: KB, scratch: Path, out: Path, concept: Array, config: SplitConfig, memory: str
 ) -> dict[str, dict[str, int]]:
-    """Take redundant triples out of valid and test, and write them all in their order.
+    """Write all triples in their order, redundant ones of valid and test marked as known.
 
-    Where facts are hidden by concept, an inverse in any language makes a triple redundant.
+    A triple is redundant if train has its inverse, of any relation. With `by_concept`, an inverse
+    in any language counts. Returns the number of triples by language and split.
     """
     counts: dict[str, dict[str, int]] = {}
     with open_database(scratch, memory) as db:
@@ -302,6 +340,7 @@ def _write_triples(
             "CREATE VIEW assigned AS SELECT * FROM "
             f"read_parquet({quote_path(scratch / 'assigned.parquet')})"
         )
+        # An inverse is compared by entity, or by concept if facts are held out in all languages.
         if config.by_concept:
             db.register("entity", pa.table({"id": np.arange(len(concept)), "concept": concept}))
             ends = "x.concept AS a, y.concept AS b"
@@ -312,6 +351,7 @@ def _write_triples(
             f"CREATE TABLE trained AS SELECT DISTINCT {ends} FROM assigned {join} "
             f"WHERE split = {TRAIN}"
         )
+        # Held-out triples (a, b) of which train has (b, a), with any relation.
         db.execute(
             f"CREATE TABLE redundant AS SELECT subject, relation, object FROM "
             f"(SELECT subject, relation, object, {ends} FROM assigned {join} "
@@ -322,8 +362,9 @@ def _write_triples(
             f"ELSE {KNOWN} END AS split FROM assigned a LEFT JOIN redundant r "
             "USING (subject, relation, object) ORDER BY a.subject, a.relation, a.object"
         )
+        # Splits are written as words; the numbers are their positions in SPLITS.
         names = pa.array(SPLITS, pa.string())
-        with TableWriter(out, "triples") as table:
+        with write_table(out, "triples") as table:
             reader: Any = db.sql(query).to_arrow_reader(_ROWS)
             for batch in reader:
                 columns = {name: batch.column(name) for name in batch.schema.names}
@@ -336,59 +377,66 @@ def _write_triples(
     return counts
 
 
-def _hide_links(kb: KB, out: Path, concept: Array, config: SplitConfig) -> dict[str, Any]:
-    """Some concepts fall apart; the links that they were are written down, to be found again."""
+def _withhold_links(kb: KB, out: Path, concept: Array, config: SplitConfig) -> dict[str, Any]:
+    """Break some concepts up and write the links that they had, as answers of valid and test."""
     assert config.hide_links is not None
+    # Entities sorted by concept; entities of one concept are adjacent and ordered by language.
     order = np.argsort(concept, kind="stable")
     language = kb.language_of(order)
-    several = np.zeros(int(concept.max(initial=-1)) + 1, bool)  # of more than one language
+    is_linked = np.zeros(int(concept.max(initial=-1)) + 1, bool)  # concepts of several languages
     differs = (np.diff(concept[order]) == 0) & (np.diff(language) != 0)
-    several[concept[order[1:][differs]]] = True
-    linked = np.random.default_rng(config.seed).permutation(np.flatnonzero(several))
+    is_linked[concept[order[1:][differs]]] = True
+    linked = np.random.default_rng(config.seed).permutation(np.flatnonzero(is_linked))
     num_test, num_valid = (round(x * len(linked)) for x in (config.hide_links, config.valid))
     if not num_test:
         raise PrixError(
-            f"{kb.folder} has {len(linked)} linked concepts: too few to hide "
-            f"{config.hide_links:.0%} of them."
+            f"{kb.folder} has {len(linked)} linked concepts: too few to withhold the links of "
+            f"{config.hide_links:.0%} of them. Pass a larger --hide-links."
         )
-    chosen = np.full(len(several), TRAIN, np.int8)
+    chosen = np.full(len(is_linked), TRAIN, np.int8)  # the split of each concept
     chosen[linked[:num_test]] = TEST
     chosen[linked[num_test : num_test + num_valid]] = VALID
     shutil.copyfile(kb.path("triples"), out / "triples.parquet")
-    with TableWriter(out, "hidden_links") as table:
+    with write_table(out, "hidden_links") as table:
+        # Both ends of a pair are of one concept, so either gives its split.
         for batch in kb.link_pairs():
             a, b = np.asarray(batch.column(0)), np.asarray(batch.column(1))
             splits = chosen[concept[a]]
             rows = splits != TRAIN
             names = pa.array(SPLITS, pa.string()).take(pa.array(splits[rows]))
             table.write(a=a[rows], b=b[rows], split=names)
-    hidden = {"hidden_links": table.num_rows}
-    return hidden | _write_links(kb, out, concept, chosen[concept] != TRAIN)
+    withheld = {"hidden_links": table.num_rows}
+    return withheld | _write_links(kb, out, concept, chosen[concept] != TRAIN)
 
 
-def _write_links(kb: KB, out: Path, concept: Array, alone: Array | None) -> dict[str, Any]:
-    """The entities and links of the split; some entities stand alone now."""
-    if alone is None:
+def _write_links(kb: KB, out: Path, concept: Array, unlinked: Array | None) -> dict[str, Any]:
+    """Write the entities and links of the split, and return their counts.
+
+    unlinked: (num_entities,) bool, entities that become concepts of their own; None for none.
+    """
+    if unlinked is None:
         for table in ("entities", "links"):
             shutil.copyfile(kb.path(table), out / f"{table}.parquet")
         return {}
+    # A label beyond all concepts for each unlinked entity, then the labels numbered from 0 in the
+    # order of their first entities, as `number_concepts` does.
     labels = concept.astype(np.int64)
-    labels[alone] = len(concept) + np.flatnonzero(alone)
+    labels[unlinked] = len(concept) + np.flatnonzero(unlinked)
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     order = np.empty(len(first), np.int32)
     order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     numbers = order[inverse]
-    with TableWriter(out, "entities") as entities:
+    with write_table(out, "entities") as entities:
         start = 0
         for batch in kb.batches("entities", batch_rows=_ROWS):
             columns = {name: batch.column(name) for name in batch.schema.names}
             columns["concept"] = numbers[start : start + batch.num_rows]
             entities.write(**columns)
             start += batch.num_rows
-    with TableWriter(out, "links") as links:
+    with write_table(out, "links") as links:
         for batch in kb.batches("links", batch_rows=_ROWS):
             a, b = np.asarray(batch.column("a")), np.asarray(batch.column("b"))
-            kept = ~(alone[a] | alone[b])
+            kept = ~(unlinked[a] | unlinked[b])
             links.write(a=a[kept], b=b[kept])
     linked = count_linked(numbers, kb.manifest.counts["entities"])
     return {"links": links.num_rows, "concepts": len(first), "linked": linked}

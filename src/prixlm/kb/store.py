@@ -6,13 +6,14 @@
     relation_names.parquet  relation, lang, name               names in single languages
     triples.parquet         lang, subject, relation, object, split    ordered by subject
     links.parquet           a, b                               explicit pairs, a < b
-    hidden_links.parquet    a, b, split                        only where a split hides some
-    manifest.json           version, counts, sources, licence, what was left out and why
-    rejects.tsv             the first rows that could not be imported, by reason
+    hidden_links.parquet    a, b, split                        only in a split that withholds links
+    manifest.json           version, counts, sources, licence, account of rejected and filtered rows
+    rejects.tsv             the first rejected rows of each reason
 
-Ids are row numbers, so the entities of a language are one range of ids. Entities of one concept are
-linked through it; `link_pairs` expands them to pairs when asked. No table is ever held whole:
-`batches` streams columns, and look-ups go through DuckDB. This module alone knows the layout.
+Ids are row numbers, and entities are ordered by language: a language's entities are one range of
+ids. Entities of one concept mean the same; `link_pairs` expands concepts to pairs on demand. No
+table is held in memory as a whole: `batches` streams columns, and look-ups run in DuckDB. Only this
+module knows the layout.
 """
 
 import dataclasses
@@ -32,48 +33,35 @@ import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
 from prixlm.files import quote_path, write_atomically
-from prixlm.types import Entity
+from prixlm.types import Array, Entity
 
 FORMAT = "prixlm-kb"
 VERSION = 1
 SPLITS = ("train", "valid", "test", "known")
-"""What training may see, what chooses, what is reported; `known` facts are true, and are used by
-the known-object filter only (inverses taken out of the test set, the authors' `filtered.txt`)."""
+"""Training reads `train`, choices are made on `valid`, figures are reported on `test`. Facts marked
+`known` are true but neither trained on nor tested: only the filter of known answers uses them."""
 
+_ID, _TEXT = pa.int32(), pa.string()
 SCHEMAS = {
-    "entities": pa.schema(
-        [
-            ("id", pa.int32()),
-            ("key", pa.string()),
-            ("lang", pa.string()),
-            ("name", pa.string()),
-            ("concept", pa.int32()),
-        ]
-    ),
-    "aliases": pa.schema([("entity", pa.int32()), ("name", pa.string())]),
-    "relations": pa.schema([("id", pa.int32()), ("key", pa.string()), ("name", pa.string())]),
-    "relation_names": pa.schema(
-        [("relation", pa.int32()), ("lang", pa.string()), ("name", pa.string())]
-    ),
+    "entities": pa.schema({"id": _ID, "key": _TEXT, "lang": _TEXT, "name": _TEXT, "concept": _ID}),
+    "aliases": pa.schema({"entity": _ID, "name": _TEXT}),
+    "relations": pa.schema({"id": _ID, "key": _TEXT, "name": _TEXT}),
+    "relation_names": pa.schema({"relation": _ID, "lang": _TEXT, "name": _TEXT}),
     "triples": pa.schema(
-        [
-            ("lang", pa.string()),
-            ("subject", pa.int32()),
-            ("relation", pa.int32()),
-            ("object", pa.int32()),
-            ("split", pa.string()),
-        ]
+        {"lang": _TEXT, "subject": _ID, "relation": _ID, "object": _ID, "split": _TEXT}
     ),
-    "links": pa.schema([("a", pa.int32()), ("b", pa.int32())]),
-    "hidden_links": pa.schema([("a", pa.int32()), ("b", pa.int32()), ("split", pa.string())]),
+    "links": pa.schema({"a": _ID, "b": _ID}),
+    "hidden_links": pa.schema({"a": _ID, "b": _ID, "split": _TEXT}),
 }
 _OPTIONAL = ("hidden_links",)
 BATCH_ROWS = 1 << 16
+_ENTITY = ", ".join(f"e.{f.name}" for f in dataclasses.fields(Entity))
+"""The columns of an `Entity`, in its order, of a table `e`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a KB folder is: enough to refuse a wrong one and to repeat how it was made."""
+    """What a KB folder holds and how it was made: enough to check it and to make it again."""
 
     counts: dict[str, Any]
     sources: list[dict[str, Any]]
@@ -86,11 +74,13 @@ class Manifest:
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
+        """Write manifest.json, which makes a folder of tables a KB: call it last."""
         text = json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1, sort_keys=True)
         write_atomically(folder / "manifest.json", text + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
+        """Read and check manifest.json; refuse a folder that is not a KB of this version."""
         path = folder / "manifest.json"
         try:
             values = json.loads(path.read_text("utf-8"))
@@ -102,11 +92,14 @@ class Manifest:
         except (OSError, ValueError) as error:
             raise PrixError(f"{path} cannot be read ({error}). Import the KB again.") from None
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise PrixError(f"{path}: not the manifest of a KB (format is not {FORMAT!r}).")
+            raise PrixError(
+                f"{path}: not the manifest of a KB (expected format {FORMAT!r}). Name a KB folder."
+            )
         if values.get("version") != VERSION:
             raise PrixError(
                 f"{folder}: KB format version {values.get('version')}, this prixlm reads version "
-                f"{VERSION}. Use the prixlm that wrote it ({values.get('tool')}) or import again."
+                f"{VERSION}. Use the prixlm that wrote it ({values.get('tool')}), or import the KB "
+                "again."
             )
         missing = [f.name for f in dataclasses.fields(cls) if f.name not in values]
         if missing:
@@ -115,7 +108,18 @@ class Manifest:
 
 
 class KB:
-    """An opened KB folder. Cheap to make: nothing but the manifest is read until it is needed."""
+    """An opened KB folder. Opening is cheap: only the manifest is read until more is needed.
+
+    kb = KB("world")
+    [finland] = kb.find("Suomi", "fi")
+
+    Example:
+        >>> kb = prixlm.KB("kb")
+        >>> kb.languages
+        ['ar', 'en', 'fi', 'ja', 'te']
+        >>> [entity.lang for entity in kb.find("Helsinki")]
+        ['en', 'fi']
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -125,45 +129,50 @@ class KB:
         if missing:
             raise PrixError(f"{self.folder}: {missing[0]}.parquet is missing. Import the KB again.")
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._starts: np.ndarray[Any, Any] | None = None
+        self._starts: Array | None = None
 
     def path(self, table: str) -> Path:
-        """The file of a table, for tools that read Parquet themselves."""
+        """Return the file of a table, for tools that read Parquet themselves."""
         return self.folder / f"{table}.parquet"
 
     @property
     def languages(self) -> list[str]:
+        """The codes of the KB's languages, sorted."""
         return sorted(self.manifest.counts["entities"])
 
     @property
     def num_entities(self) -> int:
+        """Number of entities, in all languages."""
         return sum(self.manifest.counts["entities"].values())
 
     @property
     def num_relations(self) -> int:
+        """Number of relations; they are shared by all languages."""
         return int(self.manifest.counts["relations"])
 
     def num_triples(self, lang: str | None = None, split: str | None = None) -> int:
+        """Return the number of triples, of one language and one split if given."""
         counts = self.manifest.counts["triples"]
         return sum(
-            number
+            count
             for language, splits in counts.items()
-            for name, number in splits.items()
+            for name, count in splits.items()
             if lang in (None, language) and split in (None, name)
         )
 
     def entity_range(self, lang: str) -> range:
-        """The ids of a language's entities: they are consecutive."""
+        """Return the ids of a language's entities, which are consecutive."""
         counts = self.manifest.counts["entities"]
         if lang not in counts:
             raise PrixError(f"{self.folder} has no language {lang}; it has {', '.join(counts)}.")
-        start = sum(number for language, number in counts.items() if language < lang)
+        start = sum(count for language, count in counts.items() if language < lang)
         return range(start, start + counts[lang])
 
-    def language_of(self, entities: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The place of each entity's language in `languages`."""
+    def language_of(self, entities: Array) -> Array:
+        """Return the index in `languages` of each entity's language."""
         if self._starts is None:
             self._starts = np.array([self.entity_range(lang).start for lang in self.languages])
+        # The last language whose first entity is not after this one.
         return np.searchsorted(self._starts, entities, side="right") - 1
 
     def batches(
@@ -175,22 +184,23 @@ class KB:
         split: str | None = None,
         batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
-        """Stream a table in its order, whole or for some languages and one split."""
+        """Yield the rows of a table in order, of some languages and one split if given."""
+        # Without a selection the file is read directly, in its own order.
         if langs is None and split is None:
             with pq.ParquetFile(self.path(table)) as file:
                 yield from file.iter_batches(batch_rows, columns=columns)
             return
         tests = []
         if langs is not None:
-            tests.append(f"lang IN ({_quoted(langs)})")
+            tests.append(f"lang IN ({quote_texts(langs)})")
         if split is not None:
-            tests.append(f"split = {_quoted([split])}")
+            tests.append(f"split = {quote_texts([split])}")
         wanted = ", ".join(columns) if columns else "*"
         query = f"SELECT {wanted} FROM {table} WHERE {' AND '.join(tests)}"
         yield from self.stream(query, batch_rows)
 
     def entities(self, ids: Iterable[int]) -> list[Entity]:
-        """The entities of these ids, in their order."""
+        """Return the entities with these ids, in the order of `ids`."""
         wanted = np.fromiter(ids, np.int32)
         outside = wanted[(wanted < 0) | (wanted >= self.num_entities)]
         if len(outside):
@@ -199,80 +209,109 @@ class KB:
             )
         if not len(wanted):
             return []
-        low, high = wanted.min(), wanted.max()  # lets DuckDB pass over whole row groups
+        # The range lets DuckDB skip whole row groups by their statistics.
+        low, high = wanted.min(), wanted.max()
         rows = self.join_table(
             pa.table({"wanted": wanted, "place": np.arange(len(wanted))}),
-            "SELECT id, lang, name, key, concept FROM asked JOIN entities ON id = wanted "
-            f"WHERE id BETWEEN {low} AND {high} ORDER BY place",
+            f"SELECT {_ENTITY} FROM asked JOIN entities e ON e.id = wanted "
+            f"WHERE e.id BETWEEN {low} AND {high} ORDER BY place",
         )
         return [Entity(**row) for row in rows.to_pylist()]
 
     def names(self, ids: Iterable[int]) -> list[str]:
-        """The names of entities, in the order of their ids."""
+        """Return the names of entities, in the order of `ids`."""
         return [entity.name for entity in self.entities(ids)]
 
-    def find(self, name: str, lang: str | None = None, *, aliases: bool = True) -> list[Entity]:
-        """The entities of this name, those whose own name it is first."""
-        own = "SELECT id, 0 AS how FROM entities WHERE name = $name"
-        also = "SELECT entity, 1 FROM aliases WHERE name = $name" if aliases else ""
-        found = f"{own} UNION ALL {also}" if also else own
-        query = (
-            f"SELECT e.id, e.lang, e.name, e.key, e.concept FROM "
-            f"(SELECT id, min(how) AS how FROM ({found}) GROUP BY id) JOIN entities e USING (id) "
-            "WHERE $lang IS NULL OR e.lang = $lang ORDER BY how, e.id"
+    def find(self, name: str, lang: str | None = None) -> list[Entity]:
+        """Return the entities with this name; those that have it as an alias come last."""
+        return self._entities(
+            f"SELECT {_ENTITY} FROM (SELECT id, min(is_alias) AS is_alias FROM "
+            "(SELECT id, 0 AS is_alias FROM entities WHERE name = $name "
+            "UNION ALL SELECT entity, 1 FROM aliases WHERE name = $name) GROUP BY id) "
+            "JOIN entities e USING (id) WHERE $lang IS NULL OR e.lang = $lang "
+            "ORDER BY is_alias, e.id",
+            {"name": name, "lang": lang},
         )
-        rows = self._connect().execute(query, {"name": name, "lang": lang}).fetchall()
-        return [Entity(*row) for row in rows]
 
     def find_key(self, key: str, lang: str | None = None) -> list[Entity]:
-        """The entities of this key or IRI, one for each language that names it."""
-        query = (
-            "SELECT id, lang, name, key, concept FROM entities "
-            "WHERE key = $key AND ($lang IS NULL OR lang = $lang) ORDER BY id"
+        """Return the entities with this key or IRI, one for each language that names it."""
+        return self._entities(
+            f"SELECT {_ENTITY} FROM entities e "
+            "WHERE key = $key AND ($lang IS NULL OR lang = $lang) ORDER BY id",
+            {"key": key, "lang": lang},
         )
-        rows = self._connect().execute(query, {"key": key, "lang": lang}).fetchall()
-        return [Entity(*row) for row in rows]
 
-    def concepts(self) -> np.ndarray[Any, Any]:
-        """The concept of every entity, by id: four bytes each, in memory."""
+    def concepts(self) -> Array:
+        """Return the concept of every entity, (num_entities,) int32, by entity id."""
         parts = [np.asarray(batch.column(0)) for batch in self.batches("entities", ["concept"])]
         return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
     def aliases(self, entity: int) -> list[str]:
+        """Return the further names of an entity, sorted."""
         query = "SELECT name FROM aliases WHERE entity = ? ORDER BY name"
-        return [row[0] for row in self._connect().execute(query, [entity]).fetchall()]
+        return self._column(query, [entity])
+
+    def all_names(
+        self, lang: str | None = None, *, start: int = 0, batch_rows: int = BATCH_ROWS
+    ) -> Iterator[tuple[Array, list[str]]]:
+        """Yield entity ids and their names, own names and aliases, in batches.
+
+        Ordered by entity; the own name comes first. start: number of rows to skip.
+        """
+        within = "true"
+        if lang is not None:
+            ids = self.entity_range(lang)
+            within = f"id BETWEEN {ids.start} AND {ids.stop - 1}"
+        query = (
+            "SELECT id, name FROM (SELECT id, name, 0 AS is_alias FROM entities "
+            f"UNION ALL SELECT entity, name, 1 FROM aliases) WHERE {within} "
+            f"ORDER BY id, is_alias, name OFFSET {start}"
+        )
+        for batch in self.stream(query, batch_rows):
+            yield np.asarray(batch.column(0)), batch.column(1).to_pylist()
 
     def relation_names(self, lang: str) -> list[str]:
-        """Every relation's name by id: in `lang`, else the one that every language may use.
+        """Return the name of every relation, by id: in `lang`, else its common name.
 
-        That one is the English name, else that of the first language in alphabetical order, else
-        it is made from the key.
+        The common name is the English one, else that of the first language in alphabetical order,
+        else it is made from the key.
         """
-        query = (
+        return self._column(
             "SELECT coalesce(n.name, r.name) FROM relations r LEFT JOIN relation_names n "
-            "ON n.relation = r.id AND n.lang = ? ORDER BY r.id"
+            "ON n.relation = r.id AND n.lang = ? ORDER BY r.id",
+            [lang],
         )
-        return [row[0] for row in self._connect().execute(query, [lang]).fetchall()]
 
     def relation_keys(self) -> list[str]:
-        query = "SELECT key FROM relations ORDER BY id"
-        return [row[0] for row in self._connect().execute(query).fetchall()]
+        """Return the key of every relation, by id."""
+        return self._column("SELECT key FROM relations ORDER BY id")
+
+    def relation_counts(
+        self, lang: str | None = None, splits: Sequence[str] = SPLITS
+    ) -> dict[tuple[str, int], int]:
+        """Return the number of triples by language and relation id."""
+        # A null parameter means all languages.
+        rows = self.query(
+            f"SELECT lang, relation, count(*) FROM triples WHERE split IN ({quote_texts(splits)}) "
+            "AND ($lang IS NULL OR lang = $lang) GROUP BY ALL ORDER BY ALL",
+            {"lang": lang},
+        ).fetchall()
+        return {(language, relation): count for language, relation, count in rows}
 
     def link_pairs(
         self, langs: Sequence[str] | None = None, *, explicit: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Pairs `a, b` of linked entities in different languages, a < b, streamed.
+        """Yield pairs `a, b` of linked entities in different languages, a < b, in order.
 
-        All pairs of each concept, or only the `explicit` ones that the source states.
+        explicit: only the pairs that the source states, instead of all pairs of each concept.
         """
+        # Pairs of a concept are made on the fly: n entities have n * (n - 1) / 2 of them.
         pairs = "links l" if explicit else "(SELECT x.id AS a, y.id AS b FROM entities x "
         if not explicit:
             pairs += "JOIN entities y ON x.concept = y.concept AND x.id < y.id) l"
-        asked = (
-            ""
-            if langs is None
-            else f"AND x.lang IN ({_quoted(langs)}) AND y.lang IN ({_quoted(langs)})"
-        )
+        asked = ""
+        if langs is not None:
+            asked = f"AND x.lang IN ({quote_texts(langs)}) AND y.lang IN ({quote_texts(langs)})"
         query = (
             f"SELECT l.a, l.b FROM {pairs} JOIN entities x ON x.id = l.a "
             f"JOIN entities y ON y.id = l.b WHERE x.lang <> y.lang {asked} ORDER BY l.a, l.b"
@@ -280,48 +319,56 @@ class KB:
         yield from self._stream(query, BATCH_ROWS)
 
     @property
-    def hides_links(self) -> bool:
-        """Whether it is a split that hides some of its links, to be found again."""
+    def withholds_links(self) -> bool:
+        """Whether this is a split that withholds links, as the answers of a test."""
         return self.path("hidden_links").is_file()
 
-    def hidden_links(self, split: str = "test") -> pa.Table:
-        """Pairs `a, b` in different languages whose link this split hides, a < b, in order."""
-        if not self.hides_links:
+    def withheld_links(self, split: str = "test") -> pa.Table:
+        """Return the pairs `a, b` whose link this split withholds, a < b, in order."""
+        if not self.withholds_links:
             raise PrixError(
-                f"{self.folder} hides no links: make a split that does with `prixlm split "
-                "--hide-links 0.2`."
+                f"{self.folder} withholds no links. Make a split that does with "
+                "`prixlm split KB --hide-links 0.2 --to FOLDER`."
             )
         sql = "SELECT a, b FROM hidden_links WHERE split = $split ORDER BY a, b"
         return self.query(sql, {"split": split}).to_arrow_table()
 
     def query(self, sql: str, parameters: Any = None) -> duckdb.DuckDBPyRelation:
-        """SQL over the tables (`entities`, `triples`, ...), for questions of one's own."""
+        """Run SQL over the tables (`entities`, `triples`, ...) and return its relation."""
         return self._connect().cursor().sql(sql, params=parameters)
 
     def stream(self, sql: str, batch_rows: int, parameters: Any = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a question of one's own, in batches of exactly so many (but the last)."""
+        """Run SQL and yield its rows in batches of exactly `batch_rows`, except the last."""
         yield from rechunk(self._stream(sql, batch_rows, parameters), batch_rows)
 
     def join_table(self, asked: pa.Table, sql: str) -> pa.Table:
-        """The rows that SQL finds for a table of one's own, which it calls `asked`."""
+        """Run SQL that may read the table `asked` beside the KB's own tables."""
         with self._connect().cursor() as cursor:
             cursor.register("asked", asked)
             return cursor.sql(sql).to_arrow_table()
 
     def fingerprint(self) -> str:
-        """A hash of the manifest: which KB a model or a split was made from."""
+        """Return a hash of the manifest: it tells which KB a model or a split was made from."""
         return hashlib.sha256((self.folder / "manifest.json").read_bytes()).hexdigest()
 
+    def _entities(self, sql: str, parameters: Any) -> list[Entity]:
+        return [Entity(*row) for row in self._connect().execute(sql, parameters).fetchall()]
+
+    def _column(self, sql: str, parameters: Any = None) -> list[str]:
+        return [row[0] for row in self._connect().execute(sql, parameters).fetchall()]
+
     def _stream(
-        self, query: str, batch_rows: int, parameters: Any = None
+        self, sql: str, batch_rows: int, parameters: Any = None
     ) -> Iterator[pa.RecordBatch]:
         with self._connect().cursor() as cursor:
-            reader: Any = cursor.sql(query, params=parameters).to_arrow_reader(batch_rows)
+            reader: Any = cursor.sql(sql, params=parameters).to_arrow_reader(batch_rows)
             yield from reader
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
+        """Return the connection, opened at the first use, with a view for each table."""
         if self._connection is None:
             self._connection = duckdb.connect()
+            # The KB's own folder may be read-only, so large sorts spill elsewhere.
             spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
             self._connection.execute(f"SET temp_directory = '{spill}'")
             self._connection.execute("SET enable_progress_bar = false")
@@ -334,7 +381,10 @@ class KB:
 
 
 def rechunk(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of exactly `rows` (but the last): DuckDB's sizes vary by chance."""
+    """Yield the same rows in batches of exactly `rows`, except the last.
+
+    DuckDB's batches vary in size from run to run; what depends on them must not.
+    """
     waiting: list[pa.RecordBatch] = []
     num_waiting = 0
     for batch in batches:
@@ -349,5 +399,6 @@ def rechunk(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
         yield pa.concat_batches(waiting)
 
 
-def _quoted(values: Iterable[str]) -> str:
+def quote_texts(values: Iterable[str]) -> str:
+    """Return texts as SQL literals with commas between: `'en', 'fi'`."""
     return ", ".join("'" + value.replace("'", "''") + "'" for value in values)

@@ -1,1 +1,1 @@
-"""The language model: the fact format, the token cache, the model and what it was trained on."""
+"""The language model: fact format, token cache, bases, model, fast kernels, and its lineage."""

@@ -1,11 +1,13 @@
-"""The model card of a Prix-LM folder: what it was trained on, and how its mask has to be read.
+"""The model card of a Prix-LM folder: what it was trained on, and which attention mask it needs.
 
-Names of sources and licences come from a KB and are untrusted text: they stand in code spans or
-as JSON strings, never as Markdown of their own.
+Names of sources and licences come from a KB and are untrusted: they are written as code spans or
+JSON strings, so that they cannot become Markdown.
 """
 
 import json
 from typing import Any
+
+from prixlm.lm.lineage import Lineage
 
 _MASK = {
     "prefix": (
@@ -23,8 +25,11 @@ _MASK = {
 }
 
 
-def model_card(languages: list[str], mask: str, trained: dict[str, Any]) -> str:
-    """README.md of a model folder, with the front matter that the hub reads."""
+def model_card(languages: list[str], mask: str, lineage: Lineage) -> str:
+    """Return the README.md of a model folder, with the front matter that the hub reads.
+
+    mask: prefix or causal.
+    """
     front = [
         "---",
         "library_name: transformers",
@@ -42,7 +47,7 @@ def model_card(languages: list[str], mask: str, trained: dict[str, Any]) -> str:
         "",
         "## What it was trained on",
         "",
-        *_training_lines(trained),
+        *_training_lines(lineage),
         "",
         "## How to read it",
         "",
@@ -52,7 +57,7 @@ def model_card(languages: list[str], mask: str, trained: dict[str, Any]) -> str:
         "(with `[CLS]` and `[SEP]` where the base is a BERT.) " + _MASK[mask],
         "",
         "```python",
-        "from prixlm.lm.model import PrixLM",
+        "from prixlm import PrixLM",
         "",
         'model = PrixLM.load("this folder")',
         "```",
@@ -66,16 +71,18 @@ def model_card(languages: list[str], mask: str, trained: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _training_lines(trained: dict[str, Any]) -> list[str]:
-    if not trained:
+def _training_lines(lineage: Lineage) -> list[str]:
+    entries = lineage.as_dict()
+    if not entries:
         return ["Nothing yet: the special tokens were added to its base and are random."]
-    return [f"- {name.replace('_', ' ')}: {_span(value)}" for name, value in trained.items()]
+    return [f"- {name.replace('_', ' ')}: {_span(value)}" for name, value in entries.items()]
 
 
 def _span(value: Any) -> str:
-    """A value as a code span that nothing in it can end."""
+    """Return a value as a code span whose fence does not occur in it."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     text = " ".join(text.split())
+    # A span may contain shorter runs of backticks than its fence.
     fence = "`"
     while fence in text:
         fence += "`"

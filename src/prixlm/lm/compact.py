@@ -1,7 +1,7 @@
-"""`compact`: a small XLM-R of our own, from random weights, with a tokenizer made from the KB.
+"""`compact`: a small XLM-R with random weights and a tokenizer trained on the names of a KB.
 
-For machines without a GPU and for KBs that no base model has seen. The tokenizer is a unigram model
-trained on the KB's names; bytes stand in for letters that it has never seen, so no name is unknown.
+For machines without a GPU, and for languages that no base model has seen. The tokenizer is a
+unigram model; it spells letters that it has not seen in bytes, so that no name is unknown.
 """
 
 import json
@@ -20,9 +20,8 @@ from prixlm.lm.encoding import ROLES, add_tokens, language_token
 from prixlm.lm.model import PrixLM, Settings
 from prixlm.lm.token_cache import name_batches
 
-MOST_NAMES = 2_000_000
-"""Names that a tokenizer is trained on at most: the trainer holds them all in memory."""
-
+_MAX_NAMES = 2_000_000
+"""Most names that a tokenizer is trained on: the trainer holds them all in memory."""
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -31,22 +30,26 @@ _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 class CompactConfig:
     """The size of a compact model."""
 
-    vocab: int = 12_000  # pieces of the tokenizer
-    width: int = 192
-    layers: int = 3
-    heads: int = 4
-    positions: int = 128
-    dropout: float = 0.1  # on layers; attention has none
+    vocab: int = 12_000  # pieces of the tokenizer, 256 of them bytes
+    width: int = 192  # of the hidden states
+    layers: int = 3  # transformer layers
+    heads: int = 4  # attention heads; must divide width
+    positions: int = 128  # longest input, in tokens
+    dropout: float = 0.1  # after attention and feed-forward; attention weights have none
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise PrixError(f"width {self.width} cannot be shared by {self.heads} heads.")
+            raise PrixError(
+                f"width {self.width} cannot be divided among {self.heads} heads: choose a width "
+                f"that is a multiple of {self.heads}."
+            )
         if self.vocab < 600:
-            raise PrixError(f"--vocab {self.vocab}: expected 600 or more (256 of them are bytes).")
+            raise PrixError(f"vocab {self.vocab}: expected 600 or more, because 256 are bytes.")
 
 
 def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0) -> PrixLM:
-    """A compact model with random weights and a tokenizer trained on the names of `kb`."""
+    """Return a compact model with random weights and a tokenizer trained on the names of `kb`."""
+    # The tokenizer comes first: only the weights depend on the seed.
     tokenizer = train_tokenizer(kb, config.vocab)
     add_tokens(tokenizer, kb.languages)
     torch.manual_seed(seed)
@@ -59,7 +62,7 @@ def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0) -> PrixLM:
             intermediate_size=4 * config.width,
             max_position_embeddings=config.positions + 2,
             hidden_dropout_prob=config.dropout,
-            attention_probs_dropout_prob=0.0,  # with it, a CPU's fused attention cannot be used
+            attention_probs_dropout_prob=0.0,  # a CPU's fused attention allows no dropout
             type_vocab_size=1,
             bos_token_id=0,
             pad_token_id=1,
@@ -81,7 +84,11 @@ def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0) -> PrixLM:
 
 
 def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
-    """A unigram tokenizer with `vocab` pieces, bytes and special tokens included."""
+    """Train a unigram tokenizer with `vocab` pieces, bytes and special tokens included.
+
+    Training twice on the same names gives slightly different pieces: the trainer is not
+    deterministic.
+    """
     learned = Tokenizer(models.Unigram())
     learned.normalizer = normalizers.NFKC()
     learned.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -92,8 +99,9 @@ def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
         show_progress=False,
     )
     learned.train_from_iterator(_names(kb, (vocab - len(_BYTES)) // 2), trainer)
-    # The trainer knows nothing of byte fallback: the byte pieces are added with the lowest score.
+    # The trainer does not support byte fallback: add the byte pieces with the lowest score.
     entries = [tuple(entry) for entry in json.loads(learned.to_str())["model"]["vocab"]]
+    # Ten below the lowest score, so that bytes are used for unknown letters alone.
     lowest = min(score for _, score in entries) - 10
     entries += [(byte, lowest) for byte in _BYTES]
     tokenizer = Tokenizer(models.Unigram(entries, unk_id=3, byte_fallback=True))
@@ -106,22 +114,24 @@ def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
     return tokenizer
 
 
-def _names(kb: KB, most_letters: int) -> Iterator[str]:
-    """The names that the tokenizer is trained on: all, or every n-th of a very large KB.
+def _names(kb: KB, max_letters: int) -> Iterator[str]:
+    """Yield the names to train on, with rare letters replaced by spaces.
 
-    A KB in many scripts has more letters than a small vocabulary has room for: the rarest are
-    left out here, and bytes stand in for them.
+    A KB in many scripts has more letters than a small vocabulary has room for. The rarest are left
+    out here, and the tokenizer spells them in bytes.
     """
+    # Two passes over the names, so that they are never all in memory: count, then yield.
     counts: Counter[str] = Counter()
     for name in _normal_names(kb):
         counts.update(name)
-    rare = [letter for letter, _ in counts.most_common()[most_letters:]]
+    rare = [letter for letter, _ in counts.most_common()[max_letters:]]
     blank = dict.fromkeys(map(ord, rare), " ")
     for name in _normal_names(kb):
         yield name.translate(blank) if blank else name
 
 
 def _normal_names(kb: KB) -> Iterator[str]:
-    every = max(1, -(-kb.num_entities // MOST_NAMES))
+    """Yield normalised names: all, or every n-th of a KB with more than `_MAX_NAMES`."""
+    every = max(1, -(-kb.num_entities // _MAX_NAMES))
     for names in name_batches(kb):
         yield from (unicodedata.normalize("NFKC", name) for name in names[::every])

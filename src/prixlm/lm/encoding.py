@@ -1,23 +1,25 @@
-"""Facts to token ids and back: the only place that knows the paper's format (Sec. 2.1).
+"""Encode facts as token ids: the only file that knows the paper's input format (Sec. 2.1).
 
     triple   <s> [S] X_s </s></s> [P] X_p </s></s> [O] X_o [EOS] </s>
     link     <s> [S] X_s </s></s> [P] [EN] [ES] </s></s> [O] X_o [EOS] </s>
 
-For mBERT, `[CLS]` and `[SEP]` stand in the place of `<s>` and `</s>`, doubled likewise. All up to
-and including `[O]` is the prefix; `X_o` and `[EOS]` are what the model predicts. Whole batches are
-gathered from the token cache by array operations.
+For mBERT, `[CLS]` and `[SEP]` replace `<s>` and `</s>`, doubled in the same way. Everything up to
+and including `[O]` is the prefix; the model predicts `X_o` and `[EOS]`.
 
-Dimension letters: B facts in a batch, L its longest row, T object tokens (and `[EOS]`) in it.
+`FactEncoder.encode` writes one fact, slowly and readably. `BatchEncoder` writes thousands at once,
+by array operations on the token cache; a test compares the two.
+
+Dimension letters: B facts in a batch, L length of the longest, T predicted tokens in the batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
+from prixlm.arrays import ragged_ranges
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.token_cache import TokenCache, encode_names
@@ -32,7 +34,7 @@ _RESERVED = {"[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", *ROLES}
 
 @dataclass(frozen=True)
 class BaseTokens:
-    """What a base model's own special tokens are called."""
+    """The special tokens of a base model, by their role."""
 
     start: str
     separator: str
@@ -44,14 +46,21 @@ MBERT = BaseTokens("[CLS]", "[SEP]", "[PAD]")
 
 
 def language_token(lang: str) -> str:
-    """`[EN]` for en. (A few three-letter codes would read like a token of BERT's: `[PAD-]`.)"""
+    """Return `[EN]` for en; `[PAD-]` for pad, because BERT already uses `[PAD]`."""
     token = f"[{lang.upper()}]"
     return token if token not in _RESERVED else f"[{lang.upper()}-]"
 
 
+def add_tokens(tokenizer: Tokenizer, languages: Sequence[str]) -> int:
+    """Add the role and language tokens that a tokenizer lacks; return how many were added."""
+    tokens = [*ROLES, *map(language_token, languages)]
+    new = [token for token in tokens if tokenizer.token_to_id(token) is None]
+    return int(tokenizer.add_special_tokens([AddedToken(t, special=True) for t in new]))
+
+
 @dataclass(frozen=True)
 class Facts:
-    """Facts as arrays of equal length: entity ids, and relation ids or `LINK`."""
+    """Facts as three arrays of equal length: entity ids, and relation ids or `LINK`."""
 
     subject: Array
     relation: Array
@@ -61,23 +70,24 @@ class Facts:
         return len(self.subject)
 
     def select(self, rows: Any) -> "Facts":
+        """Return some of the facts, chosen by indices, a mask or a slice."""
         return Facts(self.subject[rows], self.relation[rows], self.object[rows])
 
 
 class Batch(NamedTuple):
-    """Encoded facts, padded right."""
+    """Encoded facts, padded on the right, and the tokens that the model has to predict."""
 
     ids: Array  # (B, L) int64
     prefix: Array  # (B,) length up to and including [O]
-    length: Array  # (B,)
-    row: Array  # (T,) the row of each predicted token,
-    column: Array  # (T,) the position that predicts it: the one before its own,
-    target: Array  # (T,) and its id
+    length: Array  # (B,) without padding
+    row: Array  # (T,) the row of each predicted token
+    column: Array  # (T,) the position that predicts it, which is the one before its own
+    target: Array  # (T,) its id
 
 
 @dataclass(frozen=True)
 class FactEncoder:
-    """Encodes facts for one tokenizer and a set of languages."""
+    """Encodes single facts for one tokenizer and a set of languages."""
 
     tokenizer: Tokenizer
     base: BaseTokens
@@ -88,153 +98,126 @@ class FactEncoder:
         for token in (self.base.start, self.base.separator, self.base.padding, *tokens):
             if self.tokenizer.token_to_id(token) is None:
                 raise PrixError(
-                    f"the tokenizer has no token {token}. Expected one that was made for "
-                    f"{', '.join(self.languages)}: pass the model's own folder."
+                    f"the tokenizer has no token {token}. Expected the tokenizer of a model for "
+                    f"{', '.join(self.languages)}: pass that model's own folder."
                 )
 
     def id(self, token: str) -> int:
-        found = self.tokenizer.token_to_id(token)
-        assert found is not None
-        return int(found)
+        """Return the id of a special token."""
+        token_id = self.tokenizer.token_to_id(token)
+        assert token_id is not None, token
+        return int(token_id)
 
     def encode(
         self, subject: str, relation: str | tuple[str, str], object: str | None
     ) -> list[int]:
-        """One fact as in the paper's boxes; a pair of languages is a link. Slow, and obvious.
+        """Encode one fact as the paper prints it; a pair of languages is a link.
 
-        Without an object it is the prefix, up to and including `[O]`.
+        Without an object, return the prefix: everything up to and including `[O]`.
         """
-        sep = [self.id(self.base.separator)] * 2
+        separators = [self.id(self.base.separator)] * 2
         names = [subject, "" if isinstance(relation, tuple) else relation, object or ""]
-        s, p, o = encode_names(self.tokenizer, names)
+        subject_ids, relation_ids, object_ids = encode_names(self.tokenizer, names)
         if isinstance(relation, tuple):
-            p = [self.id(language_token(lang)) for lang in relation]
-        start, eos = self.id(self.base.start), self.id("[EOS]")
-        roles = [self.id(role) for role in ROLES]
-        prefix = [start, roles[0], *s, *sep, roles[1], *p, *sep, roles[2]]
-        return prefix if object is None else [*prefix, *o, eos, sep[0]]
-
-    def decode(self, ids: Sequence[int]) -> tuple[str, str | tuple[str, str], str]:
-        """Subject, relation (or a link's languages) and object of an encoded fact."""
-        tokens = [self.tokenizer.id_to_token(token) for token in ids]
-        places = [tokens.index(role) for role in ROLES]
-        s, p, o = (list(ids[a + 1 : b]) for a, b in pairwise(places))
-        p, s = p[:-2], s[:-2]
-        languages = {self.id(language_token(lang)): lang for lang in self.languages}
-        if len(p) == 2 and all(token in languages for token in p):
-            return self._text(s), (languages[p[0]], languages[p[1]]), self._text(o)
-        return self._text(s), self._text(p), self._text(o)
-
-    def _text(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=False).strip()
+            relation_ids = [self.id(language_token(lang)) for lang in relation]
+        s, p, o, eos = (self.id(role) for role in ROLES)
+        prefix = [self.id(self.base.start), s, *subject_ids, *separators]
+        prefix += [p, *relation_ids, *separators, o]
+        return prefix if object is None else [*prefix, *object_ids, eos, separators[0]]
 
 
 class BatchEncoder:
-    """Encodes facts of one KB by the thousand, from its token cache.
+    """Encodes many facts of one KB at once, from its token cache.
 
-    full: with `[EOS]` and the last separator as inputs, as the paper writes them. No prediction
-    looks at them (an object token sees only what is before it), so training leaves them out.
+    `[EOS]` and the separator after it are left out of the inputs: no prediction attends to them,
+    because an object token sees only what is before it.
     """
 
-    def __init__(
-        self, encoder: FactEncoder, kb: KB, cache: TokenCache, *, full: bool = False
-    ) -> None:
-        self.encoder, self.cache, self.full = encoder, cache, full
+    def __init__(self, encoder: FactEncoder, kb: KB, cache: TokenCache) -> None:
+        self.encoder, self.cache = encoder, cache
         self.num_relations = kb.num_relations
-        self.language = kb.language_of  # of entities: its place in `KB.languages`
+        self.language = kb.language_of  # entity ids to indices of `KB.languages`
         self.lang_ids = np.array([encoder.id(language_token(lang)) for lang in kb.languages])
-        self.pad = encoder.id(encoder.base.padding)
+        self.padding = encoder.id(encoder.base.padding)
         start, sep = encoder.id(encoder.base.start), encoder.id(encoder.base.separator)
         s, p, o, self.eos = (encoder.id(role) for role in ROLES)
-        self.before = [[start, s], [sep, sep, p], [sep, sep, o]]
-        self.after = [self.eos, sep] if full else []
+        self.before = [[start, s], [sep, sep, p], [sep, sep, o]]  # tokens before each name
 
     @property
     def num_special(self) -> int:
-        """The special tokens of every input."""
-        return sum(map(len, self.before)) + len(self.after)
+        """The number of special tokens in every input."""
+        return sum(map(len, self.before))
 
     def num_tokens(self, facts: Facts) -> Array:
-        """The tokens of each fact's names: what the length rule counts (no special tokens)."""
-        s, p, o = self._lengths(facts)
-        return np.asarray(s + np.where(facts.relation == LINK, 0, p) + o)
+        """Return the tokens of each fact's names, (N,): what the length rule counts."""
+        subjects, predicates, objects = self._lengths(facts)
+        return np.asarray(subjects + np.where(facts.relation == LINK, 0, predicates) + objects)
 
     def num_inputs(self, facts: Facts) -> Array:
-        """The length of each fact as an input of the model."""
+        """Return the length of each fact as an input of the model, (N,)."""
         return np.asarray(sum(self._lengths(facts)) + self.num_special)
 
     def num_targets(self, facts: Facts) -> Array:
-        """How many tokens the model predicts for each fact: its object's, and `[EOS]`."""
+        """Return the tokens that the model predicts for each fact, (N,): the object and `[EOS]`."""
         return self.cache.entities.lengths(facts.object) + 1
 
     def encode(self, facts: Facts) -> Batch:
-        """A batch of facts, by array operations alone."""
-        lengths = self._lengths(facts)
-        total = self.num_inputs(facts)
-        ids = np.full((len(total), int(total.max(initial=0))), self.pad, np.int64)
-        rows = np.arange(len(total))
-        column = np.zeros(len(total), np.int64)
-        for special, (flat, count) in zip(self.before, self._pieces(facts), strict=True):
+        """Encode a batch of facts. Works on whole columns: there is no loop over the facts."""
+        length = self.num_inputs(facts)
+        ids = np.full((len(length), int(length.max(initial=0))), self.padding, np.int64)
+        rows = np.arange(len(length))
+        column = np.zeros(len(length), np.int64)  # (B,) the next free position of each row
+        for special, (flat, counts) in zip(self.before, self._names(facts), strict=True):
             for token in special:
                 ids[rows, column] = token
                 column += 1
-            _scatter(ids, flat, count, column)
-            prefix, column = column, column + count
-        for token in self.after:
-            ids[rows, column] = token
-            column = column + 1
-        row, place, target = self._targets(facts, lengths[2], prefix)
-        return Batch(ids, prefix, total, row, place, target)
+            prefix = column  # after the last round, the position of the first object token
+            # Row i takes its counts[i] tokens of `flat` at column[i] and the positions after it.
+            positions, owner = ragged_ranges(column, column + counts)
+            ids[owner, positions] = flat
+            column = column + counts
+        row, place, target = self._targets(facts, prefix)
+        return Batch(ids, prefix, length, row, place, target)
 
     def _relation_rows(self, facts: Facts) -> Array:
+        """Return the row of each relation's name, in its subject's language, in the cache."""
         return self.language(facts.subject) * self.num_relations + facts.relation
 
     def _lengths(self, facts: Facts) -> list[Array]:
+        """Return the tokens of subjects, predicates and objects, (N,) each."""
         is_link = facts.relation == LINK
+        # A link's relation is -1: look up row 0 instead, and replace its length below.
         relations = np.where(is_link, 0, self._relation_rows(facts))
         named = self.cache.relations.lengths(relations) if self.num_relations else 0
         entities = self.cache.entities
         return [
             entities.lengths(facts.subject),
-            np.where(is_link, 2, named),
+            np.where(is_link, 2, named),  # a link has its two language tokens
             entities.lengths(facts.object),
         ]
 
-    def _pieces(self, facts: Facts) -> list[tuple[Array, Array]]:
-        """The ids of subjects, predicates and objects, one after another, and their lengths."""
+    def _names(self, facts: Facts) -> list[tuple[Array, Array]]:
+        """Return the ids of subjects, predicates and objects, concatenated, and their lengths."""
         is_link = facts.relation == LINK
         rows = self._relation_rows(facts)[~is_link]
         named, counts = self.cache.relations.take(rows) if len(rows) else (rows, rows)
         lengths = np.full(len(is_link), 2)
         lengths[~is_link] = counts
+        # (sum of lengths,) the predicates of all facts; `in_link` says which tokens are a link's.
         predicates = np.empty(int(lengths.sum()), np.int64)
-        of_link = np.repeat(is_link, lengths)
-        predicates[~of_link] = named
+        in_link = np.repeat(is_link, lengths)
+        predicates[~in_link] = named
+        # (2 * links,) subject and object of each link in turn, as their tokens are in `predicates`.
         ends = np.stack([facts.subject[is_link], facts.object[is_link]], axis=1).ravel()
-        predicates[of_link] = self.lang_ids[self.language(ends)]
+        predicates[in_link] = self.lang_ids[self.language(ends)]
         entities = self.cache.entities
         return [entities.take(facts.subject), (predicates, lengths), entities.take(facts.object)]
 
-    def _targets(self, facts: Facts, lengths: Array, prefix: Array) -> tuple[Array, Array, Array]:
-        """Object tokens and `[EOS]`, each with the position before its own: `[O]` for the first."""
-        counts = lengths + 1
-        row = np.repeat(np.arange(len(counts)), counts)
-        ends = np.cumsum(counts)
-        step = np.arange(len(row)) - np.repeat(ends - counts, counts)
+    def _targets(self, facts: Facts, prefix: Array) -> tuple[Array, Array, Array]:
+        """Return row, predicting position and id of all object tokens and `[EOS]`, (T,) each."""
+        object_ids, lengths = self.cache.entities.take(facts.object)
+        # `[O]`, at prefix - 1, predicts the first object token; the last one predicts `[EOS]`.
+        column, row = ragged_ranges(prefix - 1, prefix + lengths)
         target = np.full(len(row), self.eos, np.int64)
-        target[step < np.repeat(lengths, counts)] = self.cache.entities.take(facts.object)[0]
-        return row, np.repeat(prefix - 1, counts) + step, target
-
-
-def _scatter(ids: Array, flat: Array, counts: Array, column: Array) -> None:
-    """Write ragged rows into `ids`, each from its own column on."""
-    rows = np.repeat(np.arange(len(counts)), counts)
-    step = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    ids[rows, np.repeat(column, counts) + step] = flat
-
-
-def add_tokens(tokenizer: Tokenizer, languages: Sequence[str]) -> int:
-    """Add the role and language tokens that a tokenizer lacks; how many were new."""
-    tokens = [*ROLES, *map(language_token, languages)]
-    new = [token for token in tokens if tokenizer.token_to_id(token) is None]
-    return int(tokenizer.add_special_tokens([AddedToken(t, special=True) for t in new]))
+        target[column < (prefix - 1 + lengths)[row]] = object_ids
+        return row, column, target

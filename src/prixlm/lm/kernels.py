@@ -1,13 +1,13 @@
-"""The backbone's forward pass over real tokens only: what training runs.
+"""Faster versions of three parts of a transformer, with the results of the plain ones.
 
-transformers computes every layer on a padded (B, L) rectangle, and the last layer at every
-position. Here the layers (the very modules of transformers, with their weights) see the real tokens
-one after another, (N, H); only attention is laid out in rows. The last layer's queries and what
-follows them are computed at the wanted positions alone: nothing else of it is ever read. The result
-is that of the padded pass (`PrixLM.hidden`), which a test holds it to.
+1. Packed pass: run transformers' layers over real tokens only, without padding.
+2. Dropout: draw masks from a faster random generator on a CPU.
+3. Cross entropy: project onto the vocabulary and compute the loss, one chunk of tokens at a time.
 
-Dimension letters: B facts, L positions, N real tokens, T wanted positions, Q the most in a row,
-H width.
+They do not know about facts; `PrixLM` calls them. Tests compare each with the plain version.
+
+Dimension letters: B facts, L positions, N real tokens, T wanted positions, Q most wanted positions
+of one fact, H width, V vocabulary.
 """
 
 from typing import Any, cast
@@ -17,32 +17,44 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+# --- 1. Packed pass -------------------------------------------------------------------------------
+#
+# transformers computes every layer on a padded (B, L) rectangle, and the last layer at every
+# position. Here the layers (transformers' own modules, with their weights) see the real tokens as
+# one (N, H) matrix; only attention is padded. The last layer is computed at the T wanted positions
+# alone, because nothing else of it is read. `PrixLM.hidden` is the padded pass.
+
 
 class Layout:
-    """Where packed rows stand in a padded rectangle: (N, H) to (B, L, H) and back."""
+    """The positions of packed rows in a padded rectangle: (N, H) to (B, L, H) and back."""
 
     def __init__(self, place: Tensor, num_rows: int, size: int) -> None:
+        """Lay out N rows in `num_rows` x `size` cells. place: (N,) the cell of each, ascending."""
         self.place, self.num_rows, self.size = place, num_rows, size
+        # (B * L,) the packed row of each cell; padding repeats row 0, which no mask lets through.
         self.source = torch.zeros(num_rows * size, dtype=torch.long, device=place.device)
         self.source[place] = torch.arange(len(place), device=place.device)
 
     def pad(self, packed: Tensor) -> Tensor:
-        """Padding repeats the first row: nobody may attend to it."""
+        """Spread (N, H) over the rectangle, (B, L, H). Padding gets arbitrary values."""
         spread = _Spread.apply(packed, self.source, self.place)  # type: ignore[no-untyped-call]
         return cast(Tensor, spread).view(self.num_rows, self.size, -1)
 
     def pack(self, padded: Tensor) -> Tensor:
-        flat = padded.reshape(self.num_rows * self.size, -1)
-        return cast(Tensor, _Pick.apply(flat, self.place))  # type: ignore[no-untyped-call]
+        """Pick the real rows of (B, L, H), which gives (N, H)."""
+        return _pick(padded.reshape(self.num_rows * self.size, -1), self.place)
 
 
 def packed_states(
     encoder: Any, embedded: Tensor, tokens: Layout, wanted: Layout, at: Tensor, mask: Tensor
 ) -> Tensor:
-    """The last layer's states at the wanted positions: (T, H).
+    """Return the last layer's states at the wanted positions, (T, H).
 
-    encoder: transformers' encoder; embedded: (N, H); at: (T,) the wanted among the N tokens, in
-    order; mask: (B, 1, L, L), true where position i sees position j.
+    encoder: transformers' encoder.
+    embedded: (N, H).
+    tokens, wanted: the layouts of the N tokens, (B, L), and of the T wanted positions, (B, Q).
+    at: (T,) the wanted positions among the N tokens, ascending.
+    mask: (B, 1, L, L), true where position i sees position j.
     """
     states = embedded
     for layer in encoder.layer[:-1]:
@@ -54,54 +66,55 @@ def packed_states(
 def _run_layer(
     layer: Any, queries: Tensor, states: Tensor, asking: Layout, tokens: Layout, mask: Tensor
 ) -> Tensor:
-    """One layer's states at the queries: attention to all states, then the feed-forward part."""
-    own = layer.attention.self
-    width = states.shape[1]
-    if queries is states:  # one product of three times the width is faster than three
-        mixed = asking.pad(_joined(states, own.query, own.key, own.value))
-        asked, told = torch.split(mixed, [width, 2 * width], dim=-1)
+    """Return one layer's states at the queries: attention to all states, then feed-forward."""
+    attention = layer.attention.self
+    width, num_heads = states.shape[1], attention.num_attention_heads
+    if queries is states:  # one product of three times the width is faster than three products
+        projected = asking.pad(_joined(states, attention.query, attention.key, attention.value))
+        padded_queries, keys_values = torch.split(projected, [width, 2 * width], dim=-1)
     else:
-        asked = asking.pad(own.query(queries))
-        told = tokens.pad(_joined(states, own.key, own.value))
-    q = _split_heads(asked, own.num_attention_heads)
-    k, v = (
-        _split_heads(part, own.num_attention_heads) for part in torch.split(told, width, dim=-1)
+        padded_queries = asking.pad(attention.query(queries))
+        keys_values = tokens.pad(_joined(states, attention.key, attention.value))
+    keys, values = torch.split(keys_values, width, dim=-1)
+    attended = scaled_dot_product_attention(
+        _split_heads(padded_queries, num_heads),
+        _split_heads(keys, num_heads),
+        _split_heads(values, num_heads),
+        mask,
+        dropout_p=attention.dropout.p if attention.training else 0.0,
     )
-    dropout = own.dropout.p if own.training else 0.0
-    seen = scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout)
-    attended = layer.attention.output(asking.pack(seen.transpose(1, 2)), queries)
-    return cast(Tensor, layer.feed_forward_chunk(attended))
+    mixed = layer.attention.output(asking.pack(attended.transpose(1, 2)), queries)
+    return cast(Tensor, layer.feed_forward_chunk(mixed))
 
 
-def _joined(states: Tensor, *linears: Any) -> Tensor:
-    """Several projections of the same states, side by side."""
-    weight = torch.cat([one.weight for one in linears])
-    bias = torch.cat([one.bias for one in linears])
+def _joined(states: Tensor, *projections: Any) -> Tensor:
+    """Return several projections of the same states, side by side."""
+    weight = torch.cat([projection.weight for projection in projections])
+    bias = torch.cat([projection.bias for projection in projections])
     return linear(states, weight, bias)
 
 
 def _split_heads(padded: Tensor, num_heads: int) -> Tensor:
-    """(B, L, H) to (B, heads, L, H / heads)."""
+    """Reshape (B, L, H) to (B, heads, L, H / heads)."""
     num_rows, size, width = padded.shape
     return padded.view(num_rows, size, num_heads, width // num_heads).transpose(1, 2)
 
 
 def _wanted_rows(mask: Tensor, tokens: Layout, wanted: Layout, at: Tensor) -> Tensor:
-    """The mask's rows of the wanted positions: (B, 1, Q, L). Padding sees the first token only."""
-    rows = torch.zeros(
-        wanted.num_rows * wanted.size, tokens.size, dtype=torch.bool, device=mask.device
-    )
-    rows[:, 0] = True
+    """Return the mask's rows of the wanted positions, (B, 1, Q, L)."""
+    num_cells = wanted.num_rows * wanted.size
+    rows = torch.zeros(num_cells, tokens.size, dtype=torch.bool, device=mask.device)
+    rows[:, 0] = True  # padding sees the first token: a softmax over nothing is not a number
     rows[wanted.place] = mask.reshape(-1, tokens.size)[tokens.place[at]]
     return rows.view(wanted.num_rows, 1, wanted.size, tokens.size)
 
 
-def _pick(rows: Tensor, at: Tensor) -> Tensor:
-    return cast(Tensor, _Pick.apply(rows, at))  # type: ignore[no-untyped-call]
+def _pick(rows: Tensor, place: Tensor) -> Tensor:
+    return cast(Tensor, _Pick.apply(rows, place))  # type: ignore[no-untyped-call]
 
 
 class _Spread(torch.autograd.Function):
-    """Rows by their source; `place` is where each stands, once. Padding has no gradient."""
+    """`rows[source]`, where only the cells in `place` have a gradient (padding has none)."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, source: Tensor, place: Tensor) -> Tensor:
@@ -115,7 +128,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Pick(torch.autograd.Function):
-    """The rows at some places, each taken once; autograd's own backward adds row by row."""
+    """`rows[place]` without repeats, so the backward copies rows, where autograd's adds them."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, place: Tensor) -> Tensor:
@@ -130,13 +143,20 @@ class _Pick(torch.autograd.Function):
         return grad.new_zeros(ctx.size, grad.shape[1]).index_copy_(0, place, grad), None
 
 
+# --- 2. Dropout -----------------------------------------------------------------------------------
+#
+# On a CPU, torch draws masks one value at a time, which took a sixth of a compact model's training.
+# Here one random byte decides about one value: it is dropped if the byte is below p * 256. That
+# product is rounded up or down at random, once per mask, so that the dropped share is p on average.
+
 _LEVELS = 256
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`, with another source of randomness on a CPU."""
+    """`nn.Dropout` with a faster random generator on a CPU, seeded by torch's own."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Drop values in training mode; scale the others so that the mean stays."""
         if not self.training or self.p == 0 or input.device.type != "cpu":
             return super().forward(input)
         return cast(Tensor, _Drop.apply(input, self.p))  # type: ignore[no-untyped-call]
@@ -147,7 +167,8 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, p: float) -> Tensor:
         seed = int(torch.randint(1 << 62, ()).item())
         source = np.random.SFC64(seed)
-        dropped = int(p * _LEVELS + np.random.Generator(source).random())
+        dropped = int(p * _LEVELS + np.random.Generator(source).random())  # levels of 256
+        # Eight random bytes in each raw uint64; there may be a few more than there are values.
         drawn = np.asarray(source.random_raw(-(-values.numel() // 8))).view(np.uint8)
         scale = np.float32(_LEVELS / max(1, _LEVELS - dropped))
         factors = torch.from_numpy((drawn[: values.numel()] >= dropped) * scale)
@@ -162,30 +183,36 @@ class _Drop(torch.autograd.Function):
 
 
 def replace_dropout(module: nn.Module) -> None:
-    """Put ours in the place of every `nn.Dropout` below a module."""
+    """Replace every `nn.Dropout` below a module by ours, with the same rate."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
                 setattr(parent, name, Dropout(child.p))
 
 
+# --- 3. Cross entropy -----------------------------------------------------------------------------
+#
+# The logits of all T targets are (T, V): gigabytes for XLM-R's vocabulary. They are computed one
+# chunk of rows at a time, and each chunk's gradients are computed before its logits are dropped.
+
 CHUNK = 1024
-"""Rows whose logits are held at once: with XLM-R's 250,002 pieces, 1 GB."""
+"""Rows whose logits are in memory at once: 1 GB with XLM-R's 250,002 pieces."""
 CACHED_CHUNK = 256
-"""The same where the vocabulary is small enough for a processor's cache."""
+"""The same for a small vocabulary, whose logits then fit into the processor's cache."""
+_SMALL_VOCABULARY = 50_000
 
 
 def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-    """The sum of the cross entropies of `states @ weight.T + bias`: (T, H), (V, H), (V,), (T,)."""
+    """Return the sum of the cross entropies of `states @ weight.T + bias`.
+
+    states: (T, H), weight: (V, H), bias: (V,), target: (T,) the right column of each row.
+    """
     arguments = (states, weight, bias, target, torch.is_grad_enabled())
     return cast(Tensor, _LinearCrossEntropy.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Sum of cross entropies of `states @ weight.T + bias`, a chunk of tokens at a time.
-
-    The gradients are made while a chunk's logits are there, so memory does not grow with T x V.
-    """
+    """`linear_cross_entropy`, whose forward pass computes the gradients too."""
 
     @staticmethod
     def forward(
@@ -193,9 +220,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         device = states.device.type
         mixed = torch.is_autocast_enabled(device)
-        kind = torch.get_autocast_dtype(device) if mixed else states.dtype
-        with torch.autocast(device, enabled=False):  # products in `kind`, sums in float32
-            return _sum_cross_entropy(ctx, (states, weight, bias), target, kind, learning)
+        dtype = torch.get_autocast_dtype(device) if mixed else states.dtype
+        gradients = None
+        if learning and any(ctx.needs_input_grad):
+            gradients = (
+                torch.empty_like(states),
+                torch.zeros_like(weight),
+                torch.zeros_like(bias),
+            )
+            ctx.gradients = gradients
+        with torch.autocast(device, enabled=False):  # products in `dtype`, sums in float32
+            return _sum_cross_entropy((states, weight, bias), target, dtype, gradients)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -205,42 +240,49 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _sum_cross_entropy(
-    ctx: Any,
     inputs: tuple[Tensor, Tensor, Tensor],
     target: Tensor,
-    kind: torch.dtype,
-    learning: bool,
+    dtype: torch.dtype,
+    gradients: tuple[Tensor, Tensor, Tensor] | None,
 ) -> Tensor:
-    states, weight, bias = inputs
-    needed = learning and any(ctx.needs_input_grad)
-    if needed:
-        d_states = torch.empty_like(states)
-        d_weight, d_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        ctx.gradients = (d_states, d_weight, d_bias)
-    total = states.new_zeros((), dtype=torch.float32)
-    states, weight, bias = states.to(kind), weight.to(kind), bias.to(kind)
-    chunk = min(CHUNK, CACHED_CHUNK) if len(weight) < 50_000 else CHUNK
+    """Return the sum of cross entropies; fill in the gradients of the inputs if they are given."""
+    states, weight, bias = (tensor.to(dtype) for tensor in inputs)
+    total = inputs[0].new_zeros((), dtype=torch.float32)
+    chunk = min(CHUNK, CACHED_CHUNK) if len(weight) < _SMALL_VOCABULARY else CHUNK
     buffer = states.new_empty(min(chunk, len(states)), len(weight))
     for start in range(0, len(states), chunk):
         rows = slice(start, start + chunk)
-        room = buffer[: len(states) - start]
+        room = buffer[: len(states) - start]  # the last chunk may be shorter
         logits = torch.addmm(bias, states[rows], weight.T, out=room).float()
         picked = logits.gather(1, target[rows, None])
         highest = logits.amax(1, keepdim=True)
-        shares = logits.sub_(highest).exp_()  # softmax but for its divisor, in place
+        # (rows, V) numerators of the softmax, in the memory of the logits, and (rows, 1) their sum.
+        shares = logits.sub_(highest).exp_()
         divisor = shares.sum(1, keepdim=True)
         total += (divisor.log() + highest - picked).sum()
-        if needed:
-            # d_logits is (shares - divisor * one-hot) / divisor; the division is left to the
-            # narrow side of each product.
+        if gradients is not None:
+            # The gradient of the logits is (shares - divisor * one-hot) / divisor. The division is
+            # done on the narrow side of each product: T x H values, not T x V.
             shares.scatter_add_(1, target[rows, None], -divisor)
-            weights = 1 / divisor
-            d_bias += weights[:, 0] @ shares
-            shares = shares.to(kind)
-            d_states[rows] = (shares @ weight) * weights
-            scaled = (states[rows] * weights).to(kind)
-            if kind == d_weight.dtype:
-                d_weight.addmm_(shares.T, scaled)
-            else:
-                d_weight += shares.T @ scaled
+            _add_gradients(gradients, rows, states[rows], weight, shares, 1 / divisor)
     return total
+
+
+def _add_gradients(
+    gradients: tuple[Tensor, Tensor, Tensor],
+    rows: slice,
+    states: Tensor,
+    weight: Tensor,
+    d_logits: Tensor,
+    scale: Tensor,
+) -> None:
+    """Add the gradients of one chunk. `d_logits * scale` is the gradient of its logits."""
+    d_states, d_weight, d_bias = gradients
+    d_bias += scale[:, 0] @ d_logits
+    d_logits = d_logits.to(weight.dtype)
+    d_states[rows] = (d_logits @ weight) * scale
+    scaled = (states * scale).to(weight.dtype)
+    if weight.dtype == d_weight.dtype:
+        d_weight.addmm_(d_logits.T, scaled)
+    else:
+        d_weight += d_logits.T @ scaled

@@ -1,11 +1,11 @@
-"""What a model was trained on, and whether it may be asked about a KB.
+"""What a model was trained on, and whether it may be evaluated on a KB.
 
-    lineage = Lineage.from_dict(settings["trained"])
+    lineage = Lineage.from_dict(values["trained"])
     lineage.check_unseen_facts(kb, "the model")
 
-A confidence that is fitted on facts which a model has learnt by heart would be far too high, and an
-encoder that has seen the withheld links is not tested by them. So whatever is trained carries its
-lineage, as `trained` in its `prixlm.json`, and everything that evaluates or fits asks it first.
+A confidence that is fitted on facts which the model has memorised is far too high, and withheld
+links do not test an encoder that was trained on them. So everything that is trained carries its
+lineage, as `trained` in its `prixlm.json`, and everything that evaluates or fits checks it first.
 """
 
 import dataclasses
@@ -24,23 +24,23 @@ logger = logging.getLogger(__name__)
 class Lineage:
     """What a model was trained on. Fields that do not apply are None and are not written."""
 
-    base: str | None = None  # the model it started from
+    base: str | None = None  # the model that training started from
     variant: str | None = None  # All or Single
-    sources: list[str] | None = None  # of the KB
-    licence_of_the_data: str | None = None
-    kb_fingerprint: str | None = None  # the KB whose train facts it learnt
-    earlier_kbs: list[str] | None = None  # fingerprints of the KBs that its base had learnt
-    triples: dict[str, int] | None = None  # by language
-    triples_carried_along_links: int | None = None
-    links_an_epoch: dict[str, int] | None = None  # by language
-    triples_too_long: dict[str, int] | None = None  # left out, by language
-    links_too_long: dict[str, int] | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    facts_a_step: int | None = None
-    learning_rate: float | None = None
-    seed: int | None = None
-    links_of_kb: str | None = None  # the KB whose links were positives of Mirror
+    sources: list[str] | None = None  # files that the KB was imported from
+    licence_of_the_data: str | None = None  # as the KB states it
+    kb_fingerprint: str | None = None  # the KB whose train facts it was trained on
+    earlier_kbs: list[str] | None = None  # fingerprints of the KBs its base was trained on
+    triples: dict[str, int] | None = None  # train triples of the KB, by language
+    triples_carried_along_links: int | None = None  # added from other languages
+    links_an_epoch: dict[str, int] | None = None  # by language of the subject
+    triples_too_long: dict[str, int] | None = None  # left out by the length rule, by language
+    links_too_long: dict[str, int] | None = None  # left out by the length rule, by language
+    epochs: int | None = None  # passes over the facts
+    steps: int | None = None  # updates of the weights
+    facts_a_step: int | None = None  # facts in one update
+    learning_rate: float | None = None  # highest of the schedule
+    seed: int | None = None  # of weights, batches and dropout
+    links_of_kb: str | None = None  # the KB whose links Mirror used as positives
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Lineage":
@@ -52,11 +52,18 @@ class Lineage:
         """Return the fields that apply, in their order, for JSON and the model card."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
+    def with_links(self, kb: KB) -> "Lineage":
+        """Return the lineage after a further training on the links of `kb`."""
+        earlier = self.earlier_kbs
+        if self.links_of_kb not in (None, kb.fingerprint()):  # there is room for one such KB
+            earlier = [*(earlier or ()), str(self.links_of_kb)]
+        return dataclasses.replace(self, links_of_kb=kb.fingerprint(), earlier_kbs=earlier)
+
     @property
     def kbs(self) -> list[str]:
         """Fingerprints of all KBs whose facts or links it may have seen, the oldest first."""
-        found = [*(self.earlier_kbs or ()), self.kb_fingerprint, self.links_of_kb]
-        return [fingerprint for fingerprint in found if fingerprint]
+        fingerprints = [*(self.earlier_kbs or ()), self.kb_fingerprint, self.links_of_kb]
+        return [fingerprint for fingerprint in fingerprints if fingerprint]
 
     @property
     def link_kbs(self) -> set[str]:
@@ -64,38 +71,59 @@ class Lineage:
 
         What a base saw before is not recorded in detail, so earlier KBs count as a whole.
         """
-        seen = {*(self.earlier_kbs or ()), self.links_of_kb}
+        fingerprints = {*(self.earlier_kbs or ()), self.links_of_kb}
         if self.links_an_epoch or self.triples_carried_along_links:
-            seen.add(self.kb_fingerprint)
-        return {fingerprint for fingerprint in seen if fingerprint}
+            fingerprints.add(self.kb_fingerprint)
+        return {fingerprint for fingerprint in fingerprints if fingerprint}
+
+    @property
+    def facts_by_language(self) -> dict[str, dict[str, int]]:
+        """Counts by language of triples and of links, then of those that are too long."""
+        return {
+            "triples": self.triples or {},
+            "links an epoch": self.links_an_epoch or {},
+            "triples too long": self.triples_too_long or {},
+            "links too long": self.links_too_long or {},
+        }
 
     def check_unseen_facts(self, kb: KB, what: str) -> None:
-        """Refuse anything that was trained on more than this KB's own train facts and links."""
-        seen = set(self.kbs)
-        if seen == {kb.fingerprint()}:
+        """Refuse a model that was trained on anything but the train facts and links of `kb`.
+
+        what: names the model in the error, such as "the encoder".
+        """
+        kbs = set(self.kbs)
+        # Nothing but this KB: its fingerprint covers which facts are train and which are held out.
+        if kbs == {kb.fingerprint()}:
             return
-        if _parent(kb) in seen:
+        if _parent(kb) in kbs:
             raise PrixError(
-                f"{what} was trained on the KB that {kb.folder} is a split of, and so on the "
-                "facts that its confidence would be fitted on: train one on the split itself."
+                f"{what} was trained on the KB that {kb.folder} is a split of, and so on the held "
+                "out facts that its confidence would be fitted on. Train one on the split itself."
             )
         raise PrixError(
             f"{what} was trained on another KB than {kb.folder}, perhaps on the facts that its "
-            f"confidence would be fitted on: train one on {kb.folder} alone."
+            f"confidence would be fitted on. Train one on {kb.folder} alone."
         )
 
     def check_unseen_links(self, kb: KB, what: str) -> None:
-        """Refuse what was trained on the links that a split withholds; warn if it may have been."""
+        """Refuse a model that was trained on the withheld links of a split; warn if unsure.
+
+        what: names the model in the error, such as "the encoder".
+        """
         if _parent(kb) in self.link_kbs:
             raise PrixError(
-                f"{what} was trained on the KB that {kb.folder} is a split of, and so on the links "
-                "that it would be asked for: train one on the split itself."
+                f"{what} was trained on the KB that {kb.folder} is a split of, and so on the "
+                "withheld links that it would be asked for. Train one on the split itself."
             )
         if self.link_kbs - {kb.fingerprint()}:
-            logger.warning("%s was trained on another KB, perhaps on the links asked for", what)
+            logger.warning(
+                "%s was trained on another KB, perhaps on the withheld links of %s.",
+                what,
+                kb.folder,
+            )
 
 
 def _parent(kb: KB) -> str | None:
-    """The fingerprint of the KB that a split was made from."""
+    """Return the fingerprint of the KB that a split was made from; None for any other KB."""
     parent: str | None = (kb.manifest.split or {}).get("from")
     return parent

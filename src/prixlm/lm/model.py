@@ -1,8 +1,9 @@
 """PrixLM: a multilingual encoder that reads a prefix in both directions and writes the object.
 
-The backbone is transformers' own XLM-R or BERT with its whole prediction head; only the attention
-mask and where the head is read are ours (Sec. 2.1). The printed mask M lets prefix positions see
-the object, and so leaks it; ours is the prefix mask under which P(x_t | x_<t) is a probability:
+The backbone is transformers' XLM-R or BERT with its whole prediction head. Only the attention mask,
+and the positions at which the head is read, are ours (Sec. 2.1). The mask M as the paper prints it
+lets prefix positions see the object, and so leaks the answer. Ours is the prefix mask under which
+P(x_t | x_<t) is a probability:
 
 - a prefix position attends to all prefix positions and nothing else
   (`[O]` stops at the prefix: it predicts the first object token);
@@ -13,9 +14,8 @@ Dimension letters: B facts, L positions, H width, V vocabulary, T predicted toke
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,41 +23,52 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    BertForMaskedLM,
-    PreTrainedTokenizerFast,
-    XLMRobertaForMaskedLM,
-)
-from transformers.utils import logging as transformers_logging
+from transformers import PreTrainedTokenizerFast
 
+from prixlm.arrays import rank_in_group
 from prixlm.errors import PrixError
 from prixlm.files import write_atomically
+from prixlm.lm.bases import BACKBONES, load_base, no_progress_bars, trim_base
 from prixlm.lm.card import model_card
-from prixlm.lm.encoding import MBERT, XLMR, BaseTokens, Batch, FactEncoder, add_tokens
+from prixlm.lm.encoding import Batch, FactEncoder, add_tokens
 from prixlm.lm.kernels import Layout, linear_cross_entropy, packed_states, replace_dropout
-from prixlm.lm.trim import trim_tokenizer
+from prixlm.lm.lineage import Lineage
 from prixlm.types import Array
 
 SETTINGS = "prixlm.json"
 _UNTRIMMED = "untrimmed-tokenizer.json"
-_ARCHITECTURES: dict[str, tuple[Any, BaseTokens]] = {
-    "xlm-roberta": (XLMRobertaForMaskedLM, XLMR),
-    "bert": (BertForMaskedLM, MBERT),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a folder has to say beyond its config: `prixlm.json` beside it."""
+    """What a model folder states beside the config of its backbone: `prixlm.json`."""
 
-    languages: tuple[str, ...]
-    mask: str = "prefix"  # or "causal", where a loaded decoder was trained so
-    trained: dict[str, Any] = field(default_factory=dict)  # what it was trained on
+    languages: tuple[str, ...]  # codes with a token such as [EN]
+    mask: str = "prefix"  # or causal, for a loaded decoder that was trained with a causal mask
+    lineage: Lineage = field(default_factory=Lineage)  # what it was trained on
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Settings":
+        """Read what `as_dict` wrote."""
+        lineage = Lineage.from_dict(values["trained"])
+        return cls(languages=tuple(values["languages"]), mask=values["mask"], lineage=lineage)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of `prixlm.json`; the lineage is called `trained` there."""
+        languages = list(self.languages)
+        return {"languages": languages, "mask": self.mask, "trained": self.lineage.as_dict()}
 
 
 class PrixLM(nn.Module):
-    """A backbone with the prefix mask, and the encoder of its facts."""
+    """A backbone with the prefix mask, and the encoder of its facts.
+
+    model = PrixLM.load("model")
+
+    Example:
+        >>> model = prixlm.PrixLM.load("model")
+        >>> model.settings.lineage.variant
+        'All'
+    """
 
     def __init__(
         self,
@@ -66,14 +77,19 @@ class PrixLM(nn.Module):
         settings: Settings,
         untrimmed: Path | Tokenizer | None = None,
     ) -> None:
+        """Wrap a model of transformers; `from_base` and `load` are the usual ways to make one.
+
+        untrimmed: the tokenizer, or its file, from before the vocabulary was trimmed.
+        """
         super().__init__()
         self._untrimmed = untrimmed
         replace_dropout(backbone)
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.settings = settings
-        base = _ARCHITECTURES[backbone.config.model_type][1]
-        self.encoder = FactEncoder(tokenizer.backend_tokenizer, base, settings.languages)
+        self.kind = BACKBONES[backbone.config.model_type]
+        languages = settings.languages
+        self.encoder = FactEncoder(tokenizer.backend_tokenizer, self.kind.tokens, languages)
 
     @classmethod
     def from_base(
@@ -84,236 +100,178 @@ class PrixLM(nn.Module):
         seed: int = 0,
         keep: Callable[[Tokenizer], Array] | None = None,
     ) -> "PrixLM":
-        """A base model from the hub or a folder, with role and language tokens added.
+        """Load a base model from the hub or a folder, and add role and language tokens.
 
-        The new tokens are drawn at random with the base's own spread (not set to the mean of the
-        old ones, which is the library's default), the old ones are kept; all will be trained.
-        keep: says which pieces stay, if the vocabulary is to be trimmed (`trim.pieces_to_keep`).
+        The embeddings of new tokens are drawn at random with the base's own spread. (The library's
+        default is the mean of the old ones, which makes all new tokens alike.)
+        keep: returns the pieces to keep, if the vocabulary is trimmed (`trim.pieces_to_keep`).
         """
-        backbone, tokenizer, causal = _load_backbone(base)
+        backbone, tokenizer, causal = load_base(base)
         untrimmed = None
         if keep is not None:
             untrimmed = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-            tokenizer = _trim(backbone, tokenizer, keep(tokenizer.backend_tokenizer))
+            tokenizer = trim_base(backbone, tokenizer, keep(tokenizer.backend_tokenizer))
         add_tokens(tokenizer.backend_tokenizer, languages)
-        old = backbone.get_input_embeddings().num_embeddings
-        size = max(old, len(tokenizer))
-        if size > old:
-            backbone.resize_token_embeddings(size, mean_resizing=False)
+        # Some bases have more embeddings than pieces: new tokens then take the spare rows.
+        old_size = backbone.get_input_embeddings().num_embeddings
+        if len(tokenizer) > old_size:
+            backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
             generator = torch.Generator().manual_seed(seed)
             weight = backbone.get_input_embeddings().weight.data
-            weight[old:].normal_(0.0, backbone.config.initializer_range, generator=generator)
+            weight[old_size:].normal_(0.0, backbone.config.initializer_range, generator=generator)
         settings = Settings(languages=tuple(languages), mask="causal" if causal else "prefix")
         return cls(backbone, tokenizer, settings, untrimmed)
 
     @classmethod
     def load(cls, folder: str | Path) -> "PrixLM":
-        """A model that `save` wrote."""
-        settings = _read_settings(Path(folder))
-        backbone, tokenizer, _ = _load_backbone(folder)
-        before = Path(folder) / _UNTRIMMED
-        return cls(backbone, tokenizer, settings, before if before.exists() else None)
+        """Load a model that `save` wrote."""
+        settings = read_settings(Path(folder))
+        backbone, tokenizer, _ = load_base(folder)
+        untrimmed = Path(folder) / _UNTRIMMED
+        return cls(backbone, tokenizer, settings, untrimmed if untrimmed.exists() else None)
 
     def save(self, folder: str | Path) -> None:
-        """Write safetensors, config, tokenizer, model card and settings (which come last).
+        """Write safetensors, config, tokenizer, model card and, last of all, the settings.
 
         `AutoModel` and `AutoTokenizer` can load the folder.
         """
+        # The settings come last: a folder that has them is complete.
         settings = self.settings
-        with _no_bars():
+        with no_progress_bars():
             self.backbone.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         if self.untrimmed is not None:
             write_atomically(Path(folder) / _UNTRIMMED, self.untrimmed.to_str())
-        card = model_card(list(settings.languages), settings.mask, settings.trained)
+        card = model_card(list(settings.languages), settings.mask, settings.lineage)
         (Path(folder) / "README.md").write_text(card, "utf-8")
-        text = json.dumps(asdict(settings), indent=1, ensure_ascii=False)
+        text = json.dumps(settings.as_dict(), indent=1, ensure_ascii=False)
         write_atomically(Path(folder) / SETTINGS, text + "\n")
 
     @property
     def untrimmed(self) -> Tokenizer | None:
-        """The base's own tokenizer, where the vocabulary was trimmed; read when it is asked for."""
+        """The base's tokenizer from before trimming, read on first use; None if not trimmed."""
         if isinstance(self._untrimmed, Path):
             self._untrimmed = Tokenizer.from_file(str(self._untrimmed))
         return self._untrimmed
 
+    @property
+    def max_length(self) -> int:
+        """The longest input that the model has positions for."""
+        return int(self.backbone.config.max_position_embeddings) - self._first_position()
+
     def hidden(self, ids: Tensor, prefix: Tensor, length: Tensor) -> Tensor:
-        """The last layer's states: (B, L, H), by transformers' own forward pass."""
+        """Return the last layer's states, (B, L, H), by transformers' own padded forward pass.
+
+        ids: (B, L), prefix and length: (B,). Slow and readable; `target_states` is the fast pass.
+        """
         mask = attention_mask(prefix, length, ids.shape[1], causal=self.settings.mask == "causal")
         first = self._first_position()
-        places = torch.arange(first, first + ids.shape[1], device=ids.device)
+        positions = torch.arange(first, first + ids.shape[1], device=ids.device)
         output = self.backbone.base_model(
             input_ids=ids,
             attention_mask=mask,
-            position_ids=places.expand(ids.shape[0], -1),
+            position_ids=positions.expand(ids.shape[0], -1),
             token_type_ids=torch.zeros_like(ids),
         )
         return cast(Tensor, output.last_hidden_state)
 
     def target_states(self, batch: Batch, *, both_ways: bool = False) -> Tensor:
-        """The states that predict the batch's targets: (T, H). Real tokens only: see `packed`.
+        """Return the states that predict the batch's targets, (T, H), computed without padding.
 
-        both_ways: the prefix is read in both directions, whatever the model was trained with.
+        both_ways: read the prefix in both directions even if the model is a causal decoder.
         """
-        device = self.backbone.device
         num_rows, size = batch.ids.shape
+        # (N,) the cells of the padded (B, L) rectangle that hold real tokens.
         real = np.flatnonzero(np.arange(size) < batch.length[:, None])
-        first = np.cumsum(batch.length) - batch.length  # of each row among the real tokens
-        turn = np.arange(len(batch.row)) - np.searchsorted(batch.row, batch.row)
+        starts = np.cumsum(batch.length) - batch.length  # (B,) first real token of each row
+        # (T,) number of each target within its row, and the most that a row has: Q.
+        turn = rank_in_group(batch.row)
         most = int(turn.max(initial=0)) + 1
-        ids, column, place, asking, at, prefix, length = (
-            torch.from_numpy(np.ascontiguousarray(array)).to(device)
+        ids, position, place, asking, at, prefix, length = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(self.backbone.device)
             for array in (
                 batch.ids.reshape(-1)[real],
                 real % size,
                 real,
-                batch.row * most + turn,
-                first[batch.row] + batch.column,
+                batch.row * most + turn,  # (T,) cells of the (B, Q) rectangle of targets
+                starts[batch.row] + batch.column,  # (T,) predicting tokens among the N real ones
                 batch.prefix,
                 batch.length,
             )
         )
         causal = self.settings.mask == "causal" and not both_ways
         mask = attention_mask(prefix, length, size, causal=causal)
-        embedded = self.embed(ids[None], column)[0]
+        embedded = self.embed(ids[None], position)[0]
         tokens, wanted = Layout(place, num_rows, size), Layout(asking, num_rows, most)
         encoder = self.backbone.base_model.encoder
         return packed_states(encoder, embedded, tokens, wanted, at, mask)
 
     def loss(self, batch: Batch) -> Tensor:
-        """The sum over object tokens and `[EOS]` of -log P(x_t | x_<t): the paper's loss."""
+        """Return the paper's loss: -log P(x_t | x_<t), summed over object tokens and `[EOS]`."""
         states = self.transform(self.target_states(batch))
         target = torch.from_numpy(batch.target).to(states.device)
         return linear_cross_entropy(states, *self.decoder(), target)
 
-    def embed(self, ids: Tensor, places: Tensor) -> Tensor:
-        """Embedded tokens at places that count from 0: (B, L) and (L,) to (B, L, H)."""
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Embed tokens at positions that count from 0: (B, L) and (L,) to (B, L, H)."""
         states = self.backbone.base_model.embeddings(
             input_ids=ids,
-            position_ids=(places + self._first_position()).expand(ids.shape[0], -1),
+            position_ids=(positions + self._first_position()).expand(ids.shape[0], -1),
             token_type_ids=torch.zeros_like(ids),
         )
         return cast(Tensor, states)
 
-    def logits(self, states: Tensor) -> Tensor:
-        """The head, whole: (..., H) to (..., V)."""
-        weight, bias = self.decoder()
-        return nn.functional.linear(self.transform(states), weight, bias)
-
-    def log_probabilities(self, states: Tensor) -> Tensor:
-        """What follows each state: (..., H) to (..., V)."""
-        return torch.log_softmax(self.logits(states), dim=-1)
-
-    @property
-    def max_length(self) -> int:
-        """The longest input that there are positions for."""
-        return int(self.backbone.config.max_position_embeddings) - self._first_position()
-
-    def _first_position(self) -> int:
-        """Positions count from the start whatever the padding; XLM-R's begin after its padding."""
-        return int(self.backbone.config.pad_token_id) + 1 if self._is_roberta() else 0
-
-    def _is_roberta(self) -> bool:
-        return str(self.backbone.config.model_type) == "xlm-roberta"
-
     def transform(self, states: Tensor) -> Tensor:
-        """The head before its projection: dense, GELU, norm."""
-        if self._is_roberta():
-            head = self.backbone.lm_head
-            return cast(Tensor, head.layer_norm(nn.functional.gelu(head.dense(states))))
-        return cast(Tensor, self.backbone.cls.predictions.transform(states))
+        """Apply the prediction head up to its projection: dense, GELU, norm; (..., H)."""
+        return self.kind.transform(self.backbone, states)
 
     def decoder(self) -> tuple[Tensor, Tensor]:
-        """Weight (V, H), tied to the embeddings, and bias of the projection."""
-        is_roberta = self._is_roberta()
-        head = self.backbone.lm_head if is_roberta else self.backbone.cls.predictions
-        return head.decoder.weight, head.decoder.bias
+        """Return the projection's weight, (V, H) and tied to the embeddings, and its bias, (V,)."""
+        decoder = self.kind.decoder(self.backbone)
+        return decoder.weight, decoder.bias
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Apply the whole prediction head: (..., H) to (..., V)."""
+        return nn.functional.linear(self.transform(states), *self.decoder())
+
+    def log_probabilities(self, states: Tensor) -> Tensor:
+        """Return log P of the token after each state: (..., H) to (..., V)."""
+        return torch.log_softmax(self.logits(states), dim=-1)
+
+    def _first_position(self) -> int:
+        return self.kind.first_position(self.backbone.config)
 
 
 def attention_mask(prefix: Tensor, length: Tensor, size: int, *, causal: bool = False) -> Tensor:
-    """Who may attend to whom: (B, 1, L, L), true where position i sees position j. Sec. 2.1, M."""
+    """Return who attends to whom, (B, 1, L, L): true where position i sees position j.
+
+    prefix and length: (B,). Sec. 2.1, mask M, without its leak.
+    """
     i = torch.arange(size, device=prefix.device)[:, None]
     j = torch.arange(size, device=prefix.device)
     before = j <= i  # (L, L)
     in_prefix = j < prefix[:, None, None]  # (B, 1, L)
     seen = before if causal else in_prefix | (before & (i >= prefix[:, None, None]))
     real = j < length[:, None, None]
-    # A padded row sees the first token only: a row that sees nothing would be not a number.
+    # A padded row sees the first token: a softmax over nothing would be not a number.
     return torch.where(i < length[:, None, None], seen & real, j == 0)[:, None]
 
 
-def _read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> Settings:
+    """Read the settings of a model folder; refuse any other folder and say what it is."""
     try:
-        values = json.loads((folder / SETTINGS).read_text("utf-8"))
-        return Settings(**(values | {"languages": tuple(values["languages"])}))
+        return Settings.from_dict(json.loads((folder / SETTINGS).read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         if (folder / "checkpoints").is_dir():
             raise PrixError(
-                f"{folder} is a run that is not finished: give the same `prixlm pretrain` again, "
-                "or pass one of the folders in its checkpoints."
+                f"{folder} is an unfinished run. Finish it with the same `prixlm pretrain` "
+                "command, or pass one of the folders in its checkpoints."
             ) from None
         if not folder.is_dir():
             raise PrixError(
-                f"there is no folder {folder}: name one that `prixlm pretrain` made."
+                f"there is no folder {folder}. Expected a folder that `prixlm pretrain` made."
             ) from None
         raise PrixError(
             f"{folder} is not a Prix-LM folder: {SETTINGS} cannot be read ({error}). "
-            "Make one with `prixlm pretrain`, or pass a base model where one is asked for."
+            "Make one with `prixlm pretrain`."
         ) from None
-
-
-@contextmanager
-def _no_bars() -> Iterator[None]:
-    """Without transformers' own progress bars: ours are the command line's."""
-    was_on = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if was_on:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _trim(backbone: Any, tokenizer: Any, kept: Array) -> PreTrainedTokenizerFast:
-    """Only the kept pieces, in the tokenizer and on both sides of the model."""
-    rows = torch.from_numpy(kept)
-    config = backbone.config
-    assert config.pad_token_id < 2 and kept[config.pad_token_id] == config.pad_token_id
-    embeddings, decoder = backbone.get_input_embeddings(), backbone.get_output_embeddings()
-    weight, bias = embeddings.weight.data[rows].clone(), decoder.bias.data[rows].clone()
-    backbone.resize_token_embeddings(len(kept), mean_resizing=False)
-    backbone.get_input_embeddings().weight.data.copy_(weight)
-    decoder = backbone.get_output_embeddings()
-    decoder.weight.data.copy_(weight)
-    decoder.bias.data.copy_(bias)
-    for name in ("bos_token_id", "eos_token_id"):
-        old = getattr(config, name, None)
-        if old is not None:
-            setattr(config, name, int(np.searchsorted(kept, old)))
-    small = trim_tokenizer(tokenizer.backend_tokenizer, kept)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=small, **tokenizer.special_tokens_map
-    )
-
-
-def _load_backbone(base: str | Path) -> tuple[Any, PreTrainedTokenizerFast, bool]:
-    """Model with its whole head, tokenizer, and whether it was trained as a causal decoder."""
-    try:
-        config = AutoConfig.from_pretrained(base)
-    except (OSError, ValueError) as error:
-        reason = str(error).split("\n")[0]
-        raise PrixError(
-            f"no model at {base}: {reason}. Expected xlm-roberta-base, "
-            "bert-base-multilingual-cased, or a folder in their format."
-        ) from None
-    if config.model_type not in _ARCHITECTURES:
-        raise PrixError(
-            f"{base} is a {config.model_type} model; Prix-LM is built on "
-            f"{' or '.join(_ARCHITECTURES)}."
-        )
-    causal, config.is_decoder = bool(config.is_decoder), False
-    kind = _ARCHITECTURES[config.model_type][0]
-    with _no_bars():
-        backbone = kind.from_pretrained(base, config=config, dtype=torch.float32)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
-    return backbone, tokenizer, causal

@@ -1,8 +1,10 @@
-"""Every name of a KB, tokenised once: ragged arrays that are mapped into memory.
+"""Token caches: every name of a KB, tokenised once and mapped into memory.
 
-The cache lies in the KB's folder, one for each tokenizer (keyed by its hash), and is built again
-only when the KB or the tokenizer is another one. A name is a slice of one flat array of ids, so a
-batch of names is gathered by array operations.
+    KB/tokens/HASH/   entities.ids, entities.offsets, relations.ids, relations.offsets, stamp.json
+
+There is one cache for each tokenizer, named by its hash, and it is built again only when the KB or
+the tokenizer changes. A name is a slice of one flat array of ids, so that array operations gather a
+batch of names.
 
     tokens = build_tokens(kb, tokenizer)
     ids, lengths = tokens.entities.take(np.array([3, 1, 4]))
@@ -10,25 +12,37 @@ batch of names is gathered by array operations.
 
 import hashlib
 import itertools
-import json
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.arrays import ragged_offsets, ragged_ranges
+from prixlm.errors import PrixError
+from prixlm.files import (
+    drop_oldest_caches,
+    is_cached,
+    locked,
+    open_workspace,
+    partial_folder,
+    publish,
+)
 from prixlm.kb.store import KB
 from prixlm.types import Array, Progress
 
 VERSION = 1
-MOST_CACHES = 8
-"""Caches that a KB keeps, one for each tokenizer; the one not used for longest goes first."""
+MAX_CACHES = 8
+"""Caches kept for one KB. Every compact model has its own tokenizer, so they add up."""
+
 _ROWS = 1 << 14
+"""Names that are tokenised at once."""
+_ABANDONED = 3600.0
+"""Seconds without a write after which an unlocked half-built cache is removed."""
 _UNKNOWN = ("<unk>", "[UNK]")
 
 
@@ -43,49 +57,46 @@ class Ragged:
         return len(self.offsets) - 1
 
     def row(self, index: int) -> Array:
+        """Return the ids of one row."""
         return np.asarray(self.ids[self.offsets[index] : self.offsets[index + 1]])
 
     def lengths(self, rows: Array) -> Array:
-        """How many ids each of these rows has."""
+        """Return the number of ids in each of these rows."""
         return np.asarray(self.offsets[rows + 1] - self.offsets[rows])
 
     def take(self, rows: Array) -> tuple[Array, Array]:
-        """The ids of these rows one after another, and how many each row has."""
-        lengths = self.lengths(rows)
-        ends = np.cumsum(lengths)
-        shift = np.repeat(self.offsets[rows] - ends + lengths, lengths)
-        return np.asarray(self.ids[shift + np.arange(len(shift))]), lengths
+        """Return the ids of these rows, concatenated, and the number of ids in each row."""
+        positions, _ = ragged_ranges(self.offsets[rows], self.offsets[rows + 1])
+        return np.asarray(self.ids[positions]), self.lengths(rows)
 
 
 @dataclass(frozen=True)
 class TokenCache:
     """The tokenised names of a KB."""
 
-    entities: Ragged
-    """By entity id."""
-    relations: Ragged
-    """By `language * num_relations + relation`, languages in the order of `KB.languages`."""
-    folder: Path
-    """Where they lie; what is made of them may lie there too, and goes when they do."""
+    entities: Ragged  # by entity id
+    relations: Ragged  # by language * num_relations + relation, in the order of `KB.languages`
+    folder: Path  # files derived from the tokens may be put here: they are removed with it
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:
+    """Return a hash of everything that decides how a tokenizer splits names."""
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
 def encode_names(tokenizer: Tokenizer, names: list[str]) -> list[list[int]]:
-    """The ids of names, in parallel. A name that spells a special token is text, like any other."""
+    """Return the ids of names. A name that contains `</s>` or the like is plain text."""
     before = tokenizer.encode_special_tokens
     tokenizer.encode_special_tokens = True
     try:
         rows = [e.ids for e in tokenizer.encode_batch_fast(names, add_special_tokens=False)]
-        # A unigram model has `</s>` among its own pieces too: what spells one is taken apart.
+        # A unigram vocabulary contains `</s>` as a piece too. Names that came out with a special
+        # id are encoded again with a space between the characters of the token.
         special = {i: t.content for i, t in tokenizer.get_added_tokens_decoder().items()}
-        wanted = np.array([i for i, text in special.items() if text not in _UNKNOWN])
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum()))
-        spelled = np.repeat(np.arange(len(rows)), lengths)[np.isin(flat, wanted)]
-        for row in np.unique(spelled).tolist():
+        forbidden = np.array([i for i, text in special.items() if text not in _UNKNOWN])
+        flat, lengths = _flatten(rows, np.int64)
+        owner = np.repeat(np.arange(len(rows)), lengths)  # the name of each token in `flat`
+        for row in np.unique(owner[np.isin(flat, forbidden)]).tolist():
             text = names[row]
             for content in special.values():
                 text = text.replace(content, " ".join(content))
@@ -96,64 +107,52 @@ def encode_names(tokenizer: Tokenizer, names: list[str]) -> list[list[int]]:
 
 
 def make_ragged(rows: list[list[int]]) -> Ragged:
-    """Rows of ids, in memory."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
-    return Ragged(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), flat)
+    """Return lists of ids as a ragged array in memory."""
+    flat, lengths = _flatten(rows, np.int32)
+    return Ragged(ragged_offsets(lengths), flat)
 
 
 def build_tokens(kb: KB, tokenizer: Tokenizer, progress: Progress | None = None) -> TokenCache:
-    """The token cache of a KB: the one that is there, or a new one."""
+    """Open the token cache of a KB, after building it if it is missing or out of date."""
+    # The hash names the folder; the stamp also holds what the folder's name does not.
     key = tokenizer_hash(tokenizer)
     folder = kb.folder / "tokens" / key[:16]
     stamp = {"version": VERSION, "kb": kb.fingerprint(), "tokenizer": key}
-    if _read_stamp(folder) == stamp:
-        with suppress(OSError):  # a KB may lie on a disk that cannot be written
-            (folder / "stamp.json").touch()
-        return open_tokens(folder)
-    folder.parent.mkdir(exist_ok=True)
-    with disk_errors(folder), locked(folder.with_name(folder.name + ".partial")):
-        work = folder.with_name(folder.name + ".partial")
-        total = kb.num_entities + len(kb.languages) * kb.num_relations
-        done = itertools.count()
-
-        def encode(names: list[str]) -> list[list[int]]:
-            if progress is not None:
-                progress("tokenise", min(total, next(done) * _ROWS), total)
-            return encode_names(tokenizer, names)
-
-        _write_ragged(work / "entities", map(encode, _entity_names(kb)))
-        _write_ragged(work / "relations", map(encode, _relation_names(kb)))
-        write_atomically(work / "stamp.json", json.dumps(stamp))
-        shutil.rmtree(folder, ignore_errors=True)
-        work.rename(folder)
-    _drop_old(folder.parent)
-    return open_tokens(folder)
-
-
-def _drop_old(folder: Path) -> None:
-    """Keep the caches that were used last: every compact run has a tokenizer of its own."""
-    stamps = sorted(folder.glob("*/stamp.json"), key=lambda path: path.stat().st_mtime)
-    for stamp in stamps[:-MOST_CACHES]:
-        shutil.rmtree(stamp.parent, ignore_errors=True)
-
-
-def open_tokens(folder: Path) -> TokenCache:
-    names = _open_ragged(folder / "entities")
-    return TokenCache(names, _open_ragged(folder / "relations"), folder)
-
-
-def _read_stamp(folder: Path) -> Any:
-    try:
-        return json.loads((folder / "stamp.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
+    if not is_cached(folder, stamp):
+        with open_workspace(partial_folder(folder), stamp) as work:
+            _write_tokens(kb, tokenizer, work.folder, progress)
+            publish(work.folder, folder)
+        drop_oldest_caches(folder.parent, MAX_CACHES)
+        _drop_abandoned(folder.parent)
+    return TokenCache(_open_ragged(folder / "entities"), _open_ragged(folder / "relations"), folder)
 
 
 def name_batches(kb: KB) -> Iterator[list[str]]:
-    """Every name that a model of the KB reads: entities, then relations in each language."""
+    """Yield every name that a model of the KB reads: entities, then relations by language."""
     yield from _entity_names(kb)
     yield from _relation_names(kb)
+
+
+def _write_tokens(kb: KB, tokenizer: Tokenizer, folder: Path, progress: Progress | None) -> None:
+    total = kb.num_entities + len(kb.languages) * kb.num_relations
+    num_batches = itertools.count()
+
+    def encode(names: list[str]) -> list[list[int]]:
+        if progress is not None:
+            progress("tokenise", min(total, next(num_batches) * _ROWS), total)
+        return encode_names(tokenizer, names)
+
+    _write_ragged(folder / "entities", map(encode, _entity_names(kb)))
+    _write_ragged(folder / "relations", map(encode, _relation_names(kb)))
+
+
+def _drop_abandoned(parent: Path) -> None:
+    """Remove half-built caches of killed runs: old ones whose lock nobody holds."""
+    for partial in parent.glob("*.partial"):
+        with suppress(PrixError, OSError):  # locked: another command is building it
+            if time.time() - partial.stat().st_mtime > _ABANDONED:
+                with locked(partial):
+                    shutil.rmtree(partial)
 
 
 def _entity_names(kb: KB) -> Iterator[list[str]]:
@@ -168,13 +167,20 @@ def _relation_names(kb: KB) -> Iterator[list[str]]:
             yield names[start : start + _ROWS]
 
 
+def _flatten(rows: list[list[int]], dtype: type) -> tuple[Array, Array]:
+    """Return lists of ids as one array, (total,), and the length of each list."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    flat = itertools.chain.from_iterable(rows)
+    return np.fromiter(flat, dtype, int(lengths.sum())), lengths
+
+
 def _write_ragged(path: Path, batches: Iterable[list[list[int]]]) -> None:
-    """Append batches to a flat file of ids, and keep the offsets beside it."""
+    """Write batch after batch to a flat file of ids, and the offsets of all rows beside it."""
+    # Offsets continue from batch to batch: the last one so far is added to each batch's own.
     offsets = [np.zeros(1, np.int64)]
     with path.with_suffix(".ids").open("wb") as file:
         for rows in batches:
-            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-            flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
+            flat, lengths = _flatten(rows, np.int32)
             file.write(flat.tobytes())
             offsets.append(offsets[-1][-1] + np.cumsum(lengths))
     np.concatenate(offsets).tofile(path.with_suffix(".offsets"))
@@ -182,6 +188,6 @@ def _write_ragged(path: Path, batches: Iterable[list[list[int]]]) -> None:
 
 def _open_ragged(path: Path) -> Ragged:
     offsets = np.memmap(path.with_suffix(".offsets"), np.int64, "r")
-    if path.with_suffix(".ids").stat().st_size == 0:  # nothing to map
+    if path.with_suffix(".ids").stat().st_size == 0:  # an empty file cannot be mapped
         return Ragged(offsets, np.zeros(0, np.int32))
     return Ragged(offsets, np.memmap(path.with_suffix(".ids"), np.int32, "r"))

@@ -1,56 +1,81 @@
-"""One signature for whatever ranks objects for a query: decoder, transfer, graph embedding, fusion.
+"""The `Ranker` protocol: what every kind of evidence implements, and the base classes for it.
 
     ranked = ranker.best(queries, 10)             # the best objects of each query, with scores
-    ranks = ranker.ranks(queries, objects)        # where given objects stand among all candidates
+    ranks = ranker.ranks(queries, objects)        # the rank of a given object among all candidates
+    scores = ranker.scores(queries, owner, entity)
 
-Queries are arrays: a language, subjects and relations of a KB. The candidates are all entities of
-the language, without those that `hidden` lists for a query (the known objects of Sec. 3.2).
+Queries are arrays: one language, and subjects and relations of a KB. The candidates of a query are
+all entities of the language except the *filtered* ones: known objects that do not count as answers
+(Sec. 3.2, filtered setting).
 
-Dimension letters: Q queries, N answers of all queries, one query after another.
+A ranker that scores only some pairs of query and object subclasses `PairRanker` and implements
+`scored`; if it scores concepts it subclasses `ConceptRanker`, which turns them into entities. To
+add a ranker, write such a class in a file of this room and add its line to `suite.py`.
+
+Dimension letters: Q queries, N answers of all queries, one query after another, R relations.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from prixlm.arrays import ragged_ranges
+from prixlm.arrays import (
+    find_ranges,
+    group_starts,
+    pair_keys,
+    ragged_offsets,
+    ragged_ranges,
+    rank_in_group,
+)
 from prixlm.errors import PrixError
+from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
 from prixlm.types import Array
 
 _CHUNK = 1024
-"""Queries that are scored together."""
+"""Queries that are scored together, so that memory does not grow with their number."""
+
+Pairs = tuple[Array, Array, Array]
+"""Scored pairs, (N,) each: the query's row, the object (an entity or a concept), and the score."""
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Questions in one language, and what is not to be answered."""
+    """Questions in one language, each with the objects that are filtered from its candidates."""
 
     lang: str
     subject: Array  # (Q,) entity ids
     relation: Array  # (Q,)
-    offset: Array  # (Q + 1,): the hidden objects of query i are hidden[offset[i]:offset[i + 1]]
-    hidden: Array
+    offset: Array  # (Q + 1,): query i filters filtered[offset[i]:offset[i + 1]]
+    filtered: Array  # entity ids, query after query
 
     def __len__(self) -> int:
         return len(self.subject)
 
     def select(self, rows: Array) -> "Queries":
-        counts = np.diff(self.offset)[rows]
-        starts = self.offset[:-1][rows]
-        offset = np.append(0, np.cumsum(counts))
-        places = np.arange(offset[-1]) + np.repeat(starts - offset[:-1], counts)
+        """Return the queries of the given rows, in that order."""
+        # The filtered objects are ragged: copy the slice of each selected query.
+        starts, counts = self.offset[:-1][rows], np.diff(self.offset)[rows]
+        kept, _ = ragged_ranges(starts, starts + counts)
         return Queries(
-            self.lang, self.subject[rows], self.relation[rows], offset, self.hidden[places]
+            self.lang,
+            self.subject[rows],
+            self.relation[rows],
+            ragged_offsets(counts),
+            self.filtered[kept],
         )
 
     def owners(self) -> Array:
-        """The query of each hidden object."""
+        """Return the row of the query that each filtered object belongs to."""
         return np.repeat(np.arange(len(self)), np.diff(self.offset))
+
+    def filtered_of(self, row: int) -> Array:
+        """Return the objects that one query filters."""
+        return self.filtered[self.offset[row] : self.offset[row + 1]]
 
 
 @dataclass(frozen=True)
@@ -62,164 +87,209 @@ class Ranked:
     score: Array  # (N,)
 
     def owners(self) -> Array:
+        """Return the row of the query that each answer belongs to."""
         return np.repeat(np.arange(len(self.offset) - 1), np.diff(self.offset))
 
 
 class Ranker(Protocol):
-    """Whatever ranks objects."""
+    """Anything that ranks the objects of queries."""
 
-    name: str
+    name: str  # as in tables and manifests
+    max_rank: int  # the largest rank that `ranks` returns exactly; higher ones are infinity
 
     def best(self, queries: Queries, k: int) -> Ranked:
-        """The best k of each query, fewer where it has nothing to say of the others."""
+        """Return the k best objects of each query; fewer if it has a score for fewer."""
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
-        """The rank of one object a query among all candidates; infinity beyond `beyond`."""
+        """Return the rank of one object per query among all candidates; infinity above `beyond`."""
 
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        """Its scores of given objects: entity[i] for query owner[i]; -infinity: nothing to say."""
+        """Return the score of entity[i] for query owner[i]; -infinity if it has none."""
 
 
 def make_ranked(num_queries: int, owner: Array, entity: Array, score: Array, k: int) -> Ranked:
-    """The best k of each query from scored pairs; of equal scores the lower id comes first."""
+    """Keep the k best of each query's scored pairs; among equal scores the lower id is first."""
+    # lexsort takes its most important key last: sort by query, then score, then id.
     order = np.lexsort((entity, -score, owner))
-    owner = owner[order]
-    rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-    order, owner = order[rank < k], owner[rank < k]
-    offset = np.searchsorted(owner, np.arange(num_queries + 1))
+    order = order[rank_in_group(owner[order]) < k]
+    offset = np.searchsorted(owner[order], np.arange(num_queries + 1))
     return Ranked(offset, entity[order], score[order])
 
 
-def ranks_from_pairs(
-    queries: Queries, owner: Array, entity: Array, score: Array, objects: Array, candidates: int
-) -> Array:
-    """Ranks where only some pairs have a score: the others share the places below them."""
-    number = len(queries)
-    own = np.full(number, -np.inf)
-    itself = entity == objects[owner]
-    own[owner[itself]] = score[itself]
-    better = np.bincount(owner[score > own[owner]], minlength=number)
-    equal = np.bincount(owner[(score == own[owner]) & ~itself], minlength=number)
-    listed = np.bincount(owner, minlength=number)
-    hidden = np.diff(queries.offset)
-    others = candidates - hidden - listed - 1  # nothing is known of these, nor of the object
-    return np.asarray(np.where(np.isinf(own), listed + others / 2, better + equal / 2) + 1)
+def ranks_from_pairs(queries: Queries, pairs: Pairs, objects: Array, num_candidates: int) -> Array:
+    """Return the rank of each query's object when only some pairs have a score.
+
+    Objects without a score share the ranks below all scored ones: each has the mean of these.
+    """
+    owner, entity, score = pairs
+    size = len(queries)
+    is_object = entity == objects[owner]
+    object_score = np.full(size, -np.inf)
+    object_score[owner[is_object]] = score[is_object]
+    # (Q,) counts of the scored candidates above the object, level with it, and of all.
+    higher = np.bincount(owner[score > object_score[owner]], minlength=size)
+    equal = np.bincount(owner[(score == object_score[owner]) & ~is_object], minlength=size)
+    scored = np.bincount(owner, minlength=size)
+    unscored = num_candidates - np.diff(queries.offset) - scored - 1  # besides the object itself
+    above = np.where(np.isinf(object_score), scored + unscored / 2, higher + equal / 2)
+    return np.asarray(above + 1)
 
 
-def scores_from_pairs(pairs: tuple[Array, Array, Array], owner: Array, entity: Array) -> Array:
-    """The scores of given pairs where only some have one: query, object and score."""
-    keys = _keys(pairs[0], pairs[1])
-    order = np.argsort(keys)
-    if not len(order):
+def scores_from_pairs(pairs: Pairs, owner: Array, entity: Array) -> Array:
+    """Look up the score of entity[i] for query owner[i] in scored pairs; -infinity if not there."""
+    keys, score = pair_keys(pairs[0], pairs[1]), pairs[2]
+    if not len(keys):
         return np.full(len(owner), -np.inf)
-    asked = _keys(owner, entity)
-    place = order[np.minimum(np.searchsorted(keys, asked, sorter=order), len(order) - 1)]
-    return np.where(keys[place] == asked, pairs[2][place], -np.inf)
+    wanted = pair_keys(owner, entity)
+    order = np.argsort(keys)
+    # The row where a key would be inserted; a key that is not there meets another one.
+    row = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(order) - 1)]
+    return np.where(keys[row] == wanted, score[row], -np.inf)
 
 
-def drop_hidden(queries: Queries, owner: Array, entity: Array) -> Array:
-    """Which pairs may be answered: not those that a query hides."""
-    hidden = _keys(queries.owners(), queries.hidden)
-    return np.asarray(~np.isin(_keys(owner, entity), hidden))
-
-
-def _keys(owner: Array, entity: Array) -> Array:
-    return (owner.astype(np.int64) << 32) | entity.astype(np.int64)
+def drop_filtered(queries: Queries, pairs: Pairs) -> Pairs:
+    """Return the pairs of query and entity without those that a query filters."""
+    owner, entity, score = pairs
+    filtered = pair_keys(queries.owners(), queries.filtered)
+    kept = ~np.isin(pair_keys(owner, entity), filtered)
+    return owner[kept], entity[kept], score[kept]
 
 
 class PairRanker(ABC):
-    """A ranker that scores some pairs of query and object, and has nothing to say of the others.
-
-    Some queries are scored at a time, so memory does not grow with their number.
-    """
+    """A ranker that scores some pairs of query and object and knows nothing about the others."""
 
     name: str
     kb: KB
+    max_rank: int = BEYOND
 
     @abstractmethod
-    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, object and score of every pair with a score; hidden ones are left out."""
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and score of every pair with a score, without filtered ones."""
 
     def best(self, queries: Queries, k: int) -> Ranked:
-        parts = [make_ranked(len(some), *self.scored(some), k) for _, some in self._parts(queries)]
-        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.offset) for part in parts)])
-        entity = np.concatenate([np.zeros(0, np.int64), *(part.entity for part in parts)])
-        score = np.concatenate([np.zeros(0), *(part.score for part in parts)])
-        return Ranked(np.cumsum(counts), entity, score)
+        """Return the k best objects of each query; fewer if fewer have a score."""
+        chunks = [
+            make_ranked(len(chunk), *self.scored(chunk), k) for _, chunk in self._chunks(queries)
+        ]
+        counts = np.concatenate([np.zeros(0, np.int64), *(np.diff(c.offset) for c in chunks)])
+        entity = np.concatenate([np.zeros(0, np.int64), *(chunk.entity for chunk in chunks)])
+        score = np.concatenate([np.zeros(0), *(chunk.score for chunk in chunks)])
+        return Ranked(ragged_offsets(counts), entity, score)
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
-        candidates = len(self.kb.entity_range(queries.lang))
+        """Return the rank of one object per query among all candidates; infinity above `beyond`."""
+        num_candidates = len(self.kb.entity_range(queries.lang))
         ranks = np.zeros(len(queries))
-        for rows, some in self._parts(queries):
-            pairs = self.scored(some)
-            ranks[rows] = ranks_from_pairs(some, *pairs, objects[rows], candidates)
+        for rows, chunk in self._chunks(queries):
+            pairs = self.scored(chunk)
+            ranks[rows] = ranks_from_pairs(chunk, pairs, objects[rows], num_candidates)
         return np.where(ranks > beyond, np.inf, ranks)
 
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        found = np.full(len(owner), -np.inf)
+        """Return the score of entity[i] for query owner[i]; -infinity if it has none."""
+        scores = np.full(len(owner), -np.inf)
         order = np.argsort(owner, kind="stable")
-        for rows, some in self._parts(queries):
+        for rows, chunk in self._chunks(queries):
+            # The given pairs whose query is in this chunk, renumbered from the chunk's start.
             low, high = np.searchsorted(owner, (rows[0], rows[-1] + 1), sorter=order)
-            asked = order[low:high]
-            pairs = self.scored(some)
-            found[asked] = scores_from_pairs(pairs, owner[asked] - rows[0], entity[asked])
-        return found
+            wanted = order[low:high]
+            pairs = self.scored(chunk)
+            scores[wanted] = scores_from_pairs(pairs, owner[wanted] - rows[0], entity[wanted])
+        return scores
 
-    def _parts(self, queries: Queries) -> Iterator[tuple[Array, Queries]]:
+    def _chunks(self, queries: Queries) -> Iterator[tuple[Array, Queries]]:
+        """Yield the rows of each chunk of queries, and the chunk."""
         for start in range(0, len(queries), _CHUNK):
             rows = np.arange(start, min(start + _CHUNK, len(queries)))
             yield rows, queries.select(rows)
 
 
 class ConceptRanker(PairRanker):
-    """A pair ranker that scores concepts: things, in whatever language."""
+    """A pair ranker that scores concepts, which stand for the same thing in every language."""
 
     def __init__(self, kb: KB, name: str) -> None:
         self.kb, self.name = kb, name
-        self.concept = kb.concepts().astype(np.int64)
-        self._sorted: dict[str, tuple[Array, Array]] = {}
+        self.concept = kb.concepts().astype(np.int64)  # (entities,)
+        self.num_concepts = int(self.concept.max(initial=-1)) + 1
+        self._by_concept: dict[str, tuple[Array, Array]] = {}
 
-    @abstractmethod
-    def weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, concept and score of every pair with a score."""
+    def to_entities(self, queries: Queries, pairs: Pairs) -> Pairs:
+        """Replace each concept by the entities that the queries' language has for it.
 
-    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
-        owner, entity, score = self._named(queries.lang, *self.weigh(queries))
-        kept = drop_hidden(queries, owner, entity)
-        return owner[kept], entity[kept], score[kept]
-
-    def _named(
-        self, lang: str, owner: Array, target: Array, score: Array
-    ) -> tuple[Array, Array, Array]:
-        """Concepts as the entities that a language has of them."""
-        if lang not in self._sorted:
-            own = self.kb.entity_range(lang)
-            concepts = self.concept[own.start : own.stop]
+        A concept has none, one or several of them; filtered entities are left out.
+        """
+        # The concepts of the language's entities, sorted, and the entities in that order. It is
+        # made once per language, because rankers are asked in many chunks.
+        if queries.lang not in self._by_concept:
+            entities = self.kb.entity_range(queries.lang)
+            concepts = self.concept[entities.start : entities.stop]
             order = np.argsort(concepts, kind="stable")
-            self._sorted[lang] = (concepts[order], order + own.start)
-        concepts, entities = self._sorted[lang]
-        low = np.searchsorted(concepts, target)
-        high = np.searchsorted(concepts, target, side="right")
-        place, row = ragged_ranges(low, high)
-        return owner[row], entities[place], score[row]
+            self._by_concept[queries.lang] = (concepts[order], order + entities.start)
+        concepts, entity = self._by_concept[queries.lang]
+        owner, concept, score = pairs
+        rows, pair = find_ranges(concepts, concept)
+        return drop_filtered(queries, (owner[pair], entity[rows], score[pair]))
+
+
+def noisy_or(owner: Array, target: Array, probability: Array, certain: float) -> Pairs:
+    """Combine independent pieces of evidence for the same query and target into one score.
+
+    The score is -log(1 - p), where p is the probability that at least one piece holds: logarithms
+    of (1 - probability) add up. No piece counts more than `certain`, or one of probability 1 would
+    make all others irrelevant.
+    """
+    order = np.lexsort((target, owner))
+    owner, target = owner[order], target[order]
+    evidence = -np.log1p(-np.minimum(probability[order], certain))
+    first = group_starts(owner, target)
+    # np.add.reduceat sums each group, but fails without any group.
+    score = np.add.reduceat(evidence, first) if len(first) else evidence
+    kept = score > 0
+    return owner[first][kept], target[first][kept], score[kept]
+
+
+def read_triples(kb: KB, splits: Sequence[str] = ("train",), lang: str | None = None) -> Array:
+    """Read subject, relation and object of all triples of some splits, in one or all languages.
+
+    Returns (3, triples) int64: entity and relation ids.
+    """
+    columns, langs = ["subject", "relation", "object"], None if lang is None else [lang]
+    parts = [np.zeros((3, 0), np.int64)]
+    for split in splits:
+        for batch in kb.batches("triples", columns, langs=langs, split=split):
+            parts.append(np.stack([np.asarray(column, np.int64) for column in batch.columns]))
+    return np.concatenate(parts, axis=1)
+
+
+def read_merged_triples(kb: KB, splits: Sequence[str] = ("train",)) -> Array:
+    """Read the triples of all languages with concepts as ends, each once: (3, triples) int64."""
+    merged = read_merged(kb, splits)
+    forward = merged.relation < kb.num_relations  # the others are the same triples backwards
+    return np.stack([column[forward] for column in (merged.source, merged.relation, merged.target)])
 
 
 class PerLanguage:
-    """A ranker for each language, as one."""
+    """A ranker that asks another ranker for each language."""
 
     def __init__(self, name: str, rankers: Mapping[str, Ranker]) -> None:
         self.name, self.rankers = name, rankers
+        self.max_rank = min((ranker.max_rank for ranker in rankers.values()), default=BEYOND)
 
     def best(self, queries: Queries, k: int) -> Ranked:
+        """Return the k best objects of each query."""
         return self._of(queries).best(queries, k)
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
+        """Return the rank of one object per query among all candidates; infinity above `beyond`."""
         return self._of(queries).ranks(queries, objects, beyond)
 
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        """Return the score of entity[i] for query owner[i]; -infinity if it has none."""
         return self._of(queries).scores(queries, owner, entity)
 
     def _of(self, queries: Queries) -> Ranker:
         if queries.lang not in self.rankers:
-            raise PrixError(f"{self.name} has no {queries.lang}: {', '.join(self.rankers)}.")
+            raise PrixError(
+                f"{self.name} was asked in {queries.lang}; it has {', '.join(self.rankers)}."
+            )
         return self.rankers[queries.lang]

@@ -1,28 +1,157 @@
-"""Scores to probabilities: isotonic regression that is never quite sure.
+"""Gradient-boosted trees whose score is turned into a calibrated probability.
 
-probability = fit_probability(score, right)
-probability.predict(score)
+    model = CalibratedTrees.fit(features, labels, grow=train_rows, calibrate=other_rows)
+    model.probability(features)                        # (N,) between 0 and 1
+
+The one recipe behind every confidence of the project: trees (scikit-learn's histogram gradient
+boosting) learn which rows are right, and isotonic regression maps their score to the share of rows
+that are right. The scores that it is fitted on come from trees that have not seen these rows, or
+the probability would be far too high. There are two ways to have such scores: `fit` sets rows
+aside, `cross_fit` scores every row by trees grown on the other folds and then grows the final trees
+on all rows.
+
+Saved with skops, which unlike pickle cannot run code when it is loaded.
+
+Dimension letters: N rows (candidates), F features.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from prixlm.files import replacing
 from prixlm.types import Array
+
+_TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
+"""The type in a saved file that skops does not trust by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeConfig:
+    """How trees are grown."""
+
+    iterations: int = 100  # number of trees
+    rate: float = 0.1  # learning rate
+    leaves: int = 8  # most leaves of a tree
+    smallest: int = 20  # fewest rows in a leaf
+    seed: int = 0  # of the trees
+
+
+@dataclass(frozen=True)
+class CalibratedTrees:
+    """Fitted trees, and the rising function from their score to a probability."""
+
+    trees: Any  # scikit-learn's HistGradientBoostingClassifier
+    isotonic: Any  # scikit-learn's IsotonicRegression
+
+    @classmethod
+    def fit(
+        cls,
+        features: Array,
+        labels: Array,
+        *,
+        grow: Array,
+        calibrate: Array,
+        config: TreeConfig | None = None,
+    ) -> "CalibratedTrees":
+        """Grow trees on the rows `grow` and fit the probability on the rows `calibrate`.
+
+        features: (N, F) float, NaN where a feature is missing. labels: (N,) bool.
+        grow, calibrate: (N,) bool each, without a common row.
+        """
+        trees = _grow_trees(features[grow], labels[grow], config or TreeConfig())
+        score = trees.decision_function(features[calibrate])
+        return cls(trees, fit_probability(score, labels[calibrate]))
+
+    @classmethod
+    def cross_fit(
+        cls,
+        features_without: Callable[[int | None], Array],
+        labels: Array,
+        fold: Array,
+        config: TreeConfig | None = None,
+    ) -> "CalibratedTrees":
+        """Grow trees on all rows; fit the probability on scores of trees grown on other folds.
+
+        features_without: returns the features of all rows, (N, F), as they are counted without the
+        labels of a fold, or with those of all rows for None.
+        labels: (N,) bool. fold: (N,) the fold of each row, from 0.
+        """
+        config = config or TreeConfig()
+        score = np.zeros(len(labels))
+        for number in range(int(fold.max()) + 1):
+            rows = fold == number
+            # Features may be counted from labels, so they are made again without those of the fold.
+            features = features_without(number)
+            trees = _grow_trees(features[~rows], labels[~rows], config)
+            if rows.any():
+                score[rows] = trees.decision_function(features[rows])
+        isotonic = fit_probability(score, labels)
+        return cls(_grow_trees(features_without(None), labels, config), isotonic)
+
+    def score(self, features: Array) -> Array:
+        """Return the trees' score of each row, (N,), as log-odds: not calibrated yet."""
+        if not len(features):  # scikit-learn refuses a matrix without rows
+            return np.zeros(0)
+        return np.asarray(self.trees.decision_function(features))
+
+    def calibrate(self, scores: Array) -> Array:
+        """Turn scores into probabilities: (N,)."""
+        return np.asarray(self.isotonic.predict(scores)) if len(scores) else np.zeros(0)
+
+    def probability(self, features: Array) -> Array:
+        """Return the probability that each row is right: (N,)."""
+        return self.calibrate(self.score(features))
+
+    def save(self, path: Path) -> None:
+        """Write trees and probability as one skops file."""
+        import skops.io
+
+        with replacing(path) as temporary:
+            skops.io.dump({"trees": self.trees, "isotonic": self.isotonic}, temporary)
+
+    @classmethod
+    def load(cls, path: Path) -> "CalibratedTrees":
+        """Read what `save` wrote."""
+        import skops.io
+
+        saved = skops.io.load(path, trusted=_TRUSTED)
+        return cls(saved["trees"], saved["isotonic"])
+
+
+def _grow_trees(features: Array, labels: Array, config: TreeConfig) -> Any:
+    """Fit scikit-learn's gradient boosting to rows of features."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    # scikit-learn cannot bin a column that is missing everywhere: it becomes a constant.
+    # Such a feature belongs to a ranker that lists nothing; constant, it is never split on.
+    is_missing = np.isnan(features).all(axis=0)
+    return HistGradientBoostingClassifier(
+        max_iter=config.iterations,
+        learning_rate=config.rate,
+        max_leaf_nodes=config.leaves,
+        min_samples_leaf=config.smallest,
+        early_stopping=False,
+        random_state=config.seed,
+    ).fit(np.where(is_missing, 0.0, features), labels)
 
 
 def fit_probability(score: Array, right: Array) -> Any:
-    """A rising function (scikit-learn's IsotonicRegression) from scores to the share that is right.
+    """Fit a rising step function (IsotonicRegression) from scores to the share that is right.
 
-    It is made of steps. A step of n cases counts as n + 1, the further one half right, so that no
-    probability is 0 or 1: a hundred cases without an error are no proof.
+    A step of n rows counts as n + 1 rows, the additional one half right, so that no probability is
+    exactly 0 or 1: a hundred rows without an error are not a proof.
     """
     from sklearn.isotonic import IsotonicRegression
 
     def fit(target: Array) -> Any:
         return IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(score, target)
 
-    steps, place, number = np.unique(
+    # The first fit finds the steps, the second one fits the smoothed share of each step.
+    share, step, size = np.unique(
         fit(np.asarray(right, float)).predict(score), return_inverse=True, return_counts=True
     )
-    return fit(((steps * number + 0.5) / (number + 1))[place])
+    return fit(((share * size + 0.5) / (size + 1))[step])

@@ -1,107 +1,226 @@
-"""What train knows of a query and its candidates: how far things are known, how often they occur.
+"""What a fusion knows about each candidate: named arrays, and the matrix that trees read.
 
-    Context(kb).features(queries, owner, entity)
+    finder = CandidateFinder(kb, rankers, depth=20)
+    candidates = finder.find(queries)          # all that any ranker lists among its best 20
+    candidates.context["subject_languages"]    # (N,) how many languages name the subject
+    candidates.views[0].rank                   # (N,) the first ranker's rank, from 0
+    candidates.matrix()                        # (N, F) floats; counts become logarithms here
 
-Dimension letters: N candidates of all queries.
+Two kinds of features: the *context*, counted in the train triples (how many languages name the
+subject and the candidate, how often both occur), and a *view* per ranker (its score, its rank, the
+gaps between its scores). Test facts are never read.
+
+Dimension letters: Q queries, N candidates of all queries, K rankers, F features.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from prixlm.kb.merged_graph import read_merged
+from prixlm.arrays import pair_keys, rank_in_group, split_keys
 from prixlm.kb.store import KB
-from prixlm.rankers.base import Queries
+from prixlm.rankers.base import Queries, Ranker, read_merged_triples, read_triples
 from prixlm.types import Array
 
-NUM_FEATURES = 16
+_LANGUAGES = ("is_subject", "subject_languages", "candidate_languages", "shared_languages")
+_COUNTS = (
+    "subject_degree",  # train triples of the subject, in both directions
+    "relation_triples",  # train triples of the relation
+    "objects_per_subject",  # of the relation, on average
+    "subject_facts",  # train triples of subject and relation
+    "candidate_degree",  # train triples of the candidate, in both directions
+    "candidate_facts",  # train triples with the relation and the candidate as object
+)
+CONTEXT = (
+    *_LANGUAGES,
+    *(f"merged_{name}" for name in _COUNTS),  # in the merged graph of all languages
+    *(f"own_{name}" for name in _COUNTS),  # in the language of the query
+)
+"""Names of the context features, in the order of their columns in the matrix."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What one ranker says about all candidates: (N,) each, in the order of the matrix's columns.
+
+    NaN, or -1 as rank, where the ranker has no score for a candidate.
+    """
+
+    score: Array
+    rank: Array  # int, from 0, among the candidates of a query; of equal scores the lower id first
+    margin: Array  # the score minus the best score of the query's other candidates
+    share: Array  # log of the softmax of the scores over the query's candidates
+    lead: Array  # the query's best score minus its second best; the same for all its candidates
+
+    def select(self, rows: Array) -> "View":
+        """Return the view of some candidates."""
+        return View(*(column[rows] for column in vars(self).values()))
+
+    def matrix(self) -> Array:
+        """Return the columns as floats, the rank as a logarithm: (N, 5)."""
+        rank = np.where(self.rank < 0, np.nan, np.log1p(np.maximum(self.rank, 0)))
+        return np.stack([self.score, rank, self.margin, self.share, self.lead], axis=1)
+
+
+def view_of(score: Array, owner: Array, num_queries: int) -> View:
+    """Describe the candidates of all queries by one ranker's scores.
+
+    score: (N,) float, -infinity where it has none. owner: (N,) the query of each, sorted.
+    """
+    order = np.lexsort((-score, owner))
+    starts = np.searchsorted(owner[order], np.arange(num_queries + 1))
+    listed = np.diff(starts)
+    # (Q,) the two best scores of each query; NaN where there is none.
+    first, second = np.full(num_queries, np.nan), np.full(num_queries, np.nan)
+    first[listed > 0] = score[order[starts[:-1][listed > 0]]]
+    second[listed > 1] = score[order[starts[:-1][listed > 1] + 1]]
+    first[np.isinf(first)] = np.nan
+    second[np.isinf(second)] = np.nan
+    rank = np.empty(len(owner), np.int64)
+    rank[order] = rank_in_group(owner[order])
+    # The softmax over the query's candidates, with its best score subtracted first.
+    weight = np.exp(np.nan_to_num(score - first[owner], nan=-np.inf))
+    total = np.bincount(owner, weight, num_queries)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.log(weight / total[owner])
+    best_other = np.where(rank == 0, second[owner], first[owner])
+    missing = np.isinf(score)
+
+    def present(values: Array) -> Array:
+        return np.where(missing | np.isinf(values), np.nan, values)
+
+    return View(
+        score=present(score),
+        rank=np.where(missing, -1, rank),
+        margin=present(score - best_other),
+        share=present(share),
+        lead=(first - second)[owner],
+    )
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The objects that the rankers list for some queries, and what is known about them."""
+
+    owner: Array  # (N,) the query, sorted
+    entity: Array  # (N,) sorted within a query
+    context: dict[str, Array]  # (N,) each, named as in CONTEXT; counts are integers
+    views: list[View]  # one per ranker
+
+    def matrix(self) -> Array:
+        """Return the features as floats, (N, F): the context, then one view after another."""
+        # The only place where counts become logarithms; everywhere else they are integers.
+        columns = [
+            self.context[name] if name in _LANGUAGES else np.log1p(self.context[name])
+            for name in CONTEXT
+        ]
+        context = np.stack(columns, axis=1).astype(float)
+        return np.concatenate([context, *(view.matrix() for view in self.views)], axis=1)
+
+
+class CandidateFinder:
+    """Asks the rankers for candidates and describes them."""
+
+    def __init__(self, kb: KB, rankers: Sequence[Ranker], depth: int) -> None:
+        self.rankers, self.depth = list(rankers), depth
+        self.context = Context(kb)
+
+    def find(self, queries: Queries) -> Candidates:
+        """Return all objects that any ranker lists among its best `depth`."""
+        # The union of all lists, sorted by query and entity: a packed key per candidate.
+        lists = [ranker.best(queries, self.depth) for ranker in self.rankers]
+        keys = [pair_keys(ranked.owners(), ranked.entity) for ranked in lists]
+        owner, entity = split_keys(np.unique(np.concatenate(keys)))
+        views = []
+        for ranker in self.rankers:  # each also scores what only the others list
+            score = ranker.scores(queries, owner, entity).astype(float)
+            views.append(view_of(score, owner, len(queries)))
+        return Candidates(owner, entity, self.context.describe(queries, owner, entity), views)
 
 
 class Context:
-    """What train knows of a query and its candidates: in all languages together, and in its own."""
+    """Counts in the train triples of a KB: of all languages merged, and of each language."""
 
     def __init__(self, kb: KB) -> None:
         self.kb, self.concept = kb, kb.concepts().astype(np.int64)
-        merged = read_merged(kb)
-        forward = merged.relation < kb.num_relations
-        self.together = _Counts(
-            merged.source[forward], merged.relation[forward], merged.target[forward]
-        )
-        lang = np.repeat(
-            np.arange(len(kb.languages)), [len(kb.entity_range(code)) for code in kb.languages]
-        )
-        parts = [np.zeros((3, 0), np.int64)]
-        for batch in kb.batches("triples", ["subject", "relation", "object"], split="train"):
-            parts.append(np.stack([np.asarray(column, np.int64) for column in batch.columns]))
-        subject, relation, object_ = np.concatenate(parts, axis=1)
-        self.own = _Counts(subject, lang[subject] * kb.num_relations + relation, object_)
-        pairs = np.unique(self.concept * len(kb.languages) + lang)
-        self.has = csr_array(
-            (np.ones(len(pairs), np.int8), np.divmod(pairs, len(kb.languages))),
-            shape=(int(self.concept.max(initial=-1)) + 1, len(kb.languages)),
-        )
-        self.num_languages = np.diff(self.has.indptr)
+        self._merged = _Counts(*read_merged_triples(kb))
+        subject, relation, object_ = read_triples(kb)
+        self._own = _Counts(subject, self._in_language(relation, subject), object_)
+        # (concepts, languages) sparse: whether a language has an entity for a concept.
+        num_languages = len(kb.languages)
+        lang = kb.language_of(np.arange(kb.num_entities))
+        concept, lang = split_keys(np.unique(pair_keys(self.concept, lang)))
+        shape = (int(self.concept.max(initial=-1)) + 1, num_languages)
+        self._has = csr_array((np.ones(len(concept), np.int8), (concept, lang)), shape=shape)
+        self._num_languages = np.diff(self._has.indptr)  # (concepts,)
 
-    def features(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        """(N, 16): how far things are known, and how often they occur."""
+    def describe(self, queries: Queries, owner: Array, entity: Array) -> dict[str, Array]:
+        """Return the features of CONTEXT for the candidates entity[i] of query owner[i]."""
         subject, candidate = self.concept[queries.subject], self.concept[entity]
         relation = queries.relation.astype(np.int64)
-        lang = self.kb.languages.index(queries.lang)
-        both: Any = self.has[subject[owner]].multiply(self.has[candidate]).sum(axis=1)
-        columns = [
-            subject[owner] == candidate,
-            self.num_languages[subject][owner],
-            self.num_languages[candidate],
-            np.asarray(both).reshape(-1),  # languages that could state the fact
-            *self.together.features(subject, relation, owner, candidate),
-            *self.own.features(
-                queries.subject.astype(np.int64),
-                lang * self.kb.num_relations + relation,
-                owner,
-                entity,
-            ),
-        ]
-        return np.stack(columns, axis=1).astype(float)
+        shared: Any = self._has[subject[owner]].multiply(self._has[candidate]).sum(axis=1)
+        context = {
+            "is_subject": subject[owner] == candidate,
+            "subject_languages": self._num_languages[subject][owner],
+            "candidate_languages": self._num_languages[candidate],
+            "shared_languages": np.asarray(shared).reshape(-1),  # which could state the fact
+        }
+        merged = self._merged.describe(subject, relation, owner, candidate)
+        in_language = self._in_language(relation, queries.subject)
+        own = self._own.describe(queries.subject.astype(np.int64), in_language, owner, entity)
+        context |= {f"merged_{name}": column for name, column in merged.items()}
+        return context | {f"own_{name}": column for name, column in own.items()}
+
+    def _in_language(self, relation: Array, subject: Array) -> Array:
+        """Number relations apart by the language of their subject."""
+        return np.asarray(self.kb.language_of(subject) * self.kb.num_relations + relation)
 
 
 class _Counts:
-    """How often nodes, relations and their pairs occur in some triples."""
+    """How often nodes, relations and their pairs occur in triples."""
 
     def __init__(self, subject: Array, relation: Array, object_: Array) -> None:
-        size = int(max(subject.max(initial=-1), object_.max(initial=-1))) + 2
-        self.degree = np.bincount(np.concatenate([subject, object_]), minlength=size)
-        self.of_subject = np.unique((relation << 32) | subject, return_counts=True)
-        self.of_object = np.unique((relation << 32) | object_, return_counts=True)
-        size = int(relation.max(initial=-1)) + 2
-        self.triples = np.bincount(relation, minlength=size)
-        self.subjects = np.bincount(self.of_subject[0] >> 32, minlength=size)
+        # One entry more than there are ids: the last has the count 0, for ids without a triple.
+        num_nodes = int(max(subject.max(initial=-1), object_.max(initial=-1))) + 2
+        num_relations = int(relation.max(initial=-1)) + 2
+        self.degree = np.bincount(np.concatenate([subject, object_]), minlength=num_nodes)
+        self.triples = np.bincount(relation, minlength=num_relations)
+        # Sorted distinct (relation, subject) and (relation, object) keys, and their counts.
+        self.of_subject = np.unique(pair_keys(relation, subject), return_counts=True)
+        self.of_object = np.unique(pair_keys(relation, object_), return_counts=True)
+        self.subjects = np.bincount(split_keys(self.of_subject[0])[0], minlength=num_relations)
 
-    def features(
+    def describe(
         self, subject: Array, relation: Array, owner: Array, candidate: Array
-    ) -> list[Array]:
-        relation_ = np.minimum(relation, len(self.triples) - 1)  # the last one has no triples
-        triples, subjects = self.triples[relation_], self.subjects[relation_]
-        of_query = [
-            self._degree(subject),
-            triples,
-            triples / np.maximum(1, subjects),
-            _count(self.of_subject, (relation << 32) | subject),
-        ]
-        of_candidate = [
-            self._degree(candidate),
-            _count(self.of_object, (relation[owner] << 32) | candidate),
-        ]
-        return [*(np.log1p(x)[owner] for x in of_query), *(np.log1p(x) for x in of_candidate)]
+    ) -> dict[str, Array]:
+        """Return the features of _COUNTS: (N,) each.
+
+        subject, relation: (Q,) of the queries. owner, candidate: (N,).
+        """
+        # A relation or node without triples may be beyond the arrays: it takes the last entry, 0.
+        relation_row = np.minimum(relation, len(self.triples) - 1)
+        triples, subjects = self.triples[relation_row], self.subjects[relation_row]
+        facts = _look_up(self.of_subject, pair_keys(relation, subject))
+        return {
+            "subject_degree": self._degree(subject)[owner],
+            "relation_triples": triples[owner],
+            "objects_per_subject": (triples / np.maximum(1, subjects))[owner],
+            "subject_facts": facts[owner],
+            "candidate_degree": self._degree(candidate),
+            "candidate_facts": _look_up(self.of_object, pair_keys(relation[owner], candidate)),
+        }
 
     def _degree(self, nodes: Array) -> Array:
         return np.asarray(self.degree[np.minimum(nodes, len(self.degree) - 1)])
 
 
-def _count(counted: tuple[Array, Array], asked: Array) -> Array:
-    """The count of each asked key among sorted keys and their counts, 0 where there is none."""
+def _look_up(counted: tuple[Array, Array], wanted: Array) -> Array:
+    """Return the count of each wanted key among sorted keys; 0 if it is not there."""
     keys, counts = counted
     if not len(keys):
-        return np.zeros(len(asked))
-    place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return np.where(keys[place] == asked, counts[place], 0)
+        return np.zeros(len(wanted), np.int64)
+    row = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[row] == wanted, counts[row], 0)

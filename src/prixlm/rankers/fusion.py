@@ -1,22 +1,19 @@
-"""Several rankers' evidence as one score and a calibrated confidence.
+"""The fusion: several rankers' evidence as one score and one calibrated confidence.
 
-    fusion = Fusion.fit(kb, [model, pairs, lookup, graph])      # on the valid facts, never on test
+    fusion = Fusion.fit(kb, suite.rankers)              # on the valid facts, never on test
     ranked = fusion.best(queries, 10)
-    fusion.confidence(ranked.score)                             # 0 to 1
+    fusion.confidence(ranked.score)                     # 0 to 1
 
-The candidates of a query are what any ranker lists among its best. Each is described by numbers:
-its score, rank and gaps with each ranker (missing where a ranker has nothing to say of it), how
-sure each ranker is of its first, how often each ranker is right on the relation, and how often the
-things involved occur in train. From the valid facts, gradient-boosted trees (scikit-learn) learn
-which candidates are true; isotonic regression turns their score into a probability, by what trees
-from other valid facts say of each.
+The candidates of a query are all objects that any ranker lists among its best. Each is described by
+named features (see `features`): the score, rank and gaps of each ranker, how often the entities
+occur in train, and the *record* of each ranker, which is how often it is right on the relation. On
+the valid facts, calibrated trees (see `calibrated`) learn which candidates are true.
 
-Nothing is fitted on test facts. One by one (link prediction), they are not read at all: objects
-that only test knows count as false. Together (as `enrich` asks, which never proposes what the KB
-states), they are left out of the candidates, as all that is known is.
-Saved with skops: no pickle.
+Nothing is fitted on test facts. Asked one fact at a time (link prediction), objects that only test
+knows count as wrong. Asked for all objects of a question together (`enrich`, which never proposes
+what the KB states), known test objects are filtered, like everything that is known.
 
-Dimension letters: Q queries, N candidates of all queries, F features.
+Dimension letters: Q queries, N candidates of all queries, K rankers, F features, R relations.
 """
 
 import json
@@ -24,32 +21,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from prixlm.arrays import pair_keys
 from prixlm.errors import PrixError
 from prixlm.files import write_atomically
 from prixlm.kb.store import KB
-from prixlm.rankers.base import PairRanker, Queries, Ranked, Ranker, make_ranked
-from prixlm.rankers.calibrated import fit_probability
-from prixlm.rankers.features import NUM_FEATURES, Context
+from prixlm.rankers.base import PairRanker, Pairs, Queries, Ranked, Ranker, make_ranked
+from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig
+from prixlm.rankers.features import CandidateFinder, Candidates, View
 from prixlm.rankers.heldout import Questions, read_facts
 from prixlm.types import Array, Progress
 
 _TREES, _SETTINGS = "fusion.skops", "fusion.json"
-_TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
-"""What a saved fusion is made of, beyond what skops trusts by itself."""
-_FOLDS = 10
-"""Parts of the valid facts: the record of a relation is counted in the others."""
+_RECORD_FOLDS = 10
+"""Folds of the valid facts: the record that describes a question is counted in the other folds."""
 _MANY = 4000
-"""Questions from which on four parts are enough to fit a confidence on, instead of ten."""
+"""Questions from which on four folds are enough to calibrate on, instead of ten."""
 _ENOUGH = 200
-"""Valid facts of the languages themselves that a confidence is fitted on; else those of all."""
-_ASKED = 512
-"""Queries whose candidates are looked for at once."""
-_CONTEXT, _VIEW = NUM_FEATURES, 5
-"""Features of the context, and of each ranker."""
+"""Valid facts that the languages themselves need; with fewer, all languages are fitted on."""
+_CHUNK = 512
+"""Queries whose candidates are found at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +50,15 @@ class FusionConfig:
     """How evidence is gathered and fitted."""
 
     depth: int = 20  # answers of each ranker that become candidates
-    facts: int = 2500  # valid facts of each language
-    parts: int | None = None  # of them: the confidence follows what trees of the others say
-    iterations: int = 300  # trees
-    rate: float = 0.05
-    leaves: int = 12
-    shrink: float = 20.0  # facts of a relation that its own record needs to count as much as all
-    smallest: int = 200  # candidates in a leaf; with few it learns facts by heart
+    facts: int = 2500  # valid facts sampled per language
+    parts: int | None = None  # folds that the confidence is calibrated with; None: 10, or 4 if many
+    iterations: int = 300  # number of trees
+    rate: float = 0.05  # learning rate of the trees
+    leaves: int = 12  # most leaves of a tree
+    shrink: float = 20.0  # facts with which a relation's own record weighs as much as the overall
+    smallest: int = 200  # fewest candidates in a leaf; with few, trees memorise single facts
     together: bool = False  # ask for all valid objects of a question at once, as `enrich` does
-    seed: int = 0
+    seed: int = 0  # of the folds and the trees
 
     def __post_init__(self) -> None:
         if min(self.depth, self.facts, self.iterations, self.smallest) < 1 or self.leaves < 2:
@@ -73,40 +66,102 @@ class FusionConfig:
         if (self.parts is not None and self.parts < 2) or not self.rate > 0:
             raise PrixError("parts are 2 or more, and rate is above 0.")
 
-
-@dataclass(frozen=True)
-class Candidates:
-    """What the rankers list for some queries."""
-
-    owner: Array  # (N,) the query
-    entity: Array  # (N,)
-    features: Array  # (N, F)
+    @property
+    def trees(self) -> TreeConfig:
+        """How the trees are grown."""
+        return TreeConfig(
+            iterations=self.iterations,
+            rate=self.rate,
+            leaves=self.leaves,
+            smallest=self.smallest,
+            seed=self.seed,
+        )
 
 
 def fitted_languages(kb: KB, langs: Sequence[str]) -> list[str]:
-    """The languages whose valid facts a confidence for some follows: these, or all if few are."""
-    held = {lang: kb.num_triples(lang, "valid") for lang in kb.languages}
-    own = [lang for lang in langs if held.get(lang)]
-    return own if sum(held[lang] for lang in own) >= _ENOUGH else [x for x in held if held[x]]
+    """Return the languages whose valid facts a confidence is fitted on.
+
+    These are `langs` themselves, or all languages if `langs` have too few valid facts.
+    """
+    num_valid = {lang: kb.num_triples(lang, "valid") for lang in kb.languages}
+    chosen = [lang for lang in langs if num_valid.get(lang)]
+    if sum(num_valid[lang] for lang in chosen) >= _ENOUGH:
+        return chosen
+    return [lang for lang, number in num_valid.items() if number]
+
+
+@dataclass(frozen=True)
+class Record:
+    """How often each ranker's first answer was right on valid facts, by relation."""
+
+    facts: Array  # (R,)
+    right: Array  # (R, K)
+
+    @classmethod
+    def count(cls, relation: Array, right: Array, num_relations: int) -> "Record":
+        """Count by relation. relation: (Q,). right: (Q, K) whether each ranker was right."""
+        facts = np.bincount(relation, minlength=num_relations).astype(float)
+        columns = [np.bincount(relation, column, num_relations) for column in right.T]
+        return cls(facts, np.stack(columns, axis=1))
+
+    def shares(self, relation: Array, shrink: float) -> Array:
+        """Return the share right of each ranker on some relations: (Q, K).
+
+        Shares of relations with few facts are shrunk towards the overall share, which counts as
+        `shrink` facts.
+        """
+        overall = self.right.sum(axis=0) / max(1.0, self.facts.sum())
+        facts, right = self.facts[relation][:, None], self.right[relation]
+        return np.asarray((right + shrink * overall) / (facts + shrink))
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Answers, and what each ranker says about them."""
+
+    ranked: Ranked
+    rankers: list[Ranker]
+    views: list[View]  # one per ranker, a row per answer
+
+    def score(self, ranker: Ranker | None) -> Array:
+        """Return a ranker's score of each answer, NaN where it has none: (N,)."""
+        return self._view(ranker).score
+
+    def rank(self, ranker: Ranker | None) -> Array:
+        """Return a ranker's rank of each answer among the candidates, from 1, or NaN: (N,)."""
+        rank = self._view(ranker).rank
+        return np.where(rank < 0, np.nan, rank + 1)
+
+    def _view(self, ranker: Ranker | None) -> View:
+        """Return the view of a ranker; one without any score if it does not take part."""
+        for other, view in zip(self.rankers, self.views, strict=True):
+            if other is ranker:
+                return view
+        nothing = np.full(len(self.ranked.entity), np.nan)
+        rank = np.full(len(nothing), -1)
+        return View(score=nothing, rank=rank, margin=nothing, share=nothing, lead=nothing)
 
 
 class Fusion(PairRanker):
-    """A ranker made of rankers."""
+    """A ranker made of rankers, with a confidence."""
 
     def __init__(
         self,
         kb: KB,
-        rankers: Sequence[Ranker],
+        finder: CandidateFinder,
         config: FusionConfig,
-        record: "Record | None" = None,
+        model: CalibratedTrees,
+        record: Record,
+        seconds: float,
     ) -> None:
-        self.name = "fused"
-        self.kb, self.rankers, self.config = kb, list(rankers), config
-        self.trees: Any = None
-        self.isotonic: Any = None
-        self.seconds = 0.0  # of fitting
-        self.record = record or Record.empty(kb.num_relations, len(self.rankers))
-        self.context = Context(kb)
+        """Take what was fitted: use `fit` or `load`. seconds: how long fitting took."""
+        self.name, self.kb, self.finder, self.config = "fused", kb, finder, config
+        self.model, self.record, self.seconds = model, record, seconds
+
+    @property
+    def rankers(self) -> list[Ranker]:
+        """The rankers that are fused, in the order of their features."""
+        return self.finder.rankers
 
     @classmethod
     def fit(
@@ -123,161 +178,46 @@ class Fusion(PairRanker):
         if not langs:
             raise PrixError(f"{kb.folder} has no valid triples: make some with `prixlm split`.")
         started = time.monotonic()
-        self = cls(kb, rankers, config)
-        # What a KB states, `enrich` never proposes: together, it is no wrong answer here either.
-        shown = ("train", "known", "test") if config.together else ("train", "valid", "known")
-        parts = [
-            read_facts(
-                kb, lang, "valid", most=config.facts, hide=shown, by_question=config.together
-            )
-            for lang in langs
-        ]
-        asked = [part.questions() if config.together else part.singly() for part in parts]
-        self._fit(self._examples(asked, progress))
-        self.seconds = time.monotonic() - started
-        return self
+        finder = CandidateFinder(kb, rankers, config.depth)
+        questions = [_read_questions(kb, lang, config) for lang in langs]
+        examples = _find_examples(finder, questions, progress)
+        model, record = fit_examples(examples, config, kb.num_relations)
+        return cls(kb, finder, config, model, record, time.monotonic() - started)
 
-    def _examples(
-        self, parts: Sequence[Questions], progress: Progress | None = None
-    ) -> "_Examples":
-        """The candidates of all queries, language by language."""
-        starts = np.cumsum([0, *(len(part.queries) for part in parts)])
-        found = []
-        for part, start in zip(parts, starts.tolist(), strict=False):
-            some = []
-            for first in range(0, len(part.queries), _ASKED):
-                rows = np.arange(first, min(first + _ASKED, len(part.queries)))
-                one = self.candidates(part.queries.select(rows))
-                some.append(Candidates(one.owner + first, one.entity, one.features))
-                if progress is not None:
-                    progress("fit the confidence", start + int(rows[-1]) + 1, int(starts[-1]))
-            columns = ("owner", "entity", "features")
-            found.append(
-                Candidates(*(np.concatenate([getattr(x, name) for x in some]) for name in columns))
-            )
-        labels = [
-            part.is_right(one.owner, one.entity) for one, part in zip(found, parts, strict=True)
-        ]
-        relation = np.concatenate([part.queries.relation for part in parts]).astype(np.int64)
-        subject = np.concatenate([part.queries.subject for part in parts])
-        owner = np.concatenate(
-            [one.owner + start for one, start in zip(found, starts, strict=False)]
-        )
-        features = np.concatenate([one.features for one in found])
-        right = np.concatenate(labels)
-        return _Examples(
-            features,
-            right,
-            owner,
-            relation,
-            (relation << 32) | self.context.concept[subject],
-            _first_right(features, owner, right, len(relation), len(self.rankers)),
-        )
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and score of every candidate."""
+        candidates = self.finder.find(queries)
+        return candidates.owner, candidates.entity, self._score(queries, candidates)
 
-    def _fit(self, examples: "_Examples") -> None:
-        labels, question = examples.labels, examples.question
-        # Trees from nine tenths are most like the last ones; where there is much, fewer will do.
-        parts = self.config.parts or (10 if len(question) < _MANY else 4)
-        fold = _folds(question, parts, self.config.seed)
-        rest = [fold != part for part in range(parts)]
-        inside = [part[examples.owner] for part in rest]
-        if any(labels[part].all() or not labels[part].any() for part in inside):
-            raise PrixError(
-                f"{len(np.unique(question))} valid facts with {int(labels.sum())} true answers "
-                "among the candidates are too few to fit a fusion on."
-            )
-        # Every question is scored by trees, and described by records, that have not seen it: what
-        # they say of it makes the probability.
-        score = np.zeros(len(labels))
-        for some, part in zip(rest, inside, strict=True):
-            features = self._described(examples, some)
-            score[~part] = self._grow(features[part], labels[part], features[~part])
-        self.isotonic = fit_probability(score, labels)
-        everything = np.ones(len(fold), bool)
-        self._grow(self._described(examples, everything), labels, np.zeros((0, 1)))
-        self.record = examples.count(everything, self.kb.num_relations)
-
-    def _described(self, examples: "_Examples", some: Array) -> Array:
-        """All features: those of the candidates, and the record of their relation: (N, F).
-
-        The record is that of some queries. For these themselves it is counted in ten parts, each
-        without its own: counted without one fact alone, it would be lower where that is a hit.
-        """
-        size, shrink = self.kb.num_relations, self.config.shrink
-        shares = examples.count(some, size).shares(examples.relation, shrink)
-        fold = _folds(examples.question, _FOLDS, self.config.seed + 1)
-        for part in range(_FOLDS):
-            own = some & (fold == part)
-            record = examples.count(some & ~own, size)
-            shares[own] = record.shares(examples.relation[own], shrink)
-        return np.concatenate([examples.features, shares[examples.owner]], axis=1)
-
-    def _grow(self, features: Array, labels: Array, others: Array) -> Array:
-        """Trees from some candidates, kept; the scores that they give to others."""
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
-        nothing = np.isnan(features).all(axis=0)  # which scikit-learn cannot bin
-        self.trees = HistGradientBoostingClassifier(
-            max_iter=self.config.iterations,
-            learning_rate=self.config.rate,
-            max_leaf_nodes=self.config.leaves,
-            min_samples_leaf=self.config.smallest,
-            early_stopping=False,
-            random_state=self.config.seed,
-        ).fit(np.where(nothing, 0.0, features), labels)
-        return np.asarray(self.trees.decision_function(others)) if len(others) else np.zeros(0)
-
-    def candidates(self, queries: Queries) -> Candidates:
-        """All that any ranker lists, with their features."""
-        lists = [ranker.best(queries, self.config.depth) for ranker in self.rankers]
-        keys = [
-            (one.owners().astype(np.int64) << 32) | one.entity.astype(np.int64) for one in lists
-        ]
-        union = np.unique(np.concatenate(keys))
-        owner, entity = union >> 32, union & 0xFFFFFFFF
-        columns = [self.context.features(queries, owner, entity)]
-        for ranker in self.rankers:
-            score = ranker.scores(queries, owner, entity).astype(float)
-            columns.append(_evidence(score, owner, len(queries)))
-        return Candidates(owner, entity, np.concatenate(columns, axis=1))
-
-    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, object and score of every candidate."""
-        found = self.candidates(queries)
-        if not len(found.owner):
-            return found.owner, found.entity, np.zeros(0)
-        shares = self.record.shares(queries.relation.astype(np.int64), self.config.shrink)
-        features = np.concatenate([found.features, shares[found.owner]], axis=1)
-        return found.owner, found.entity, self.trees.decision_function(features)
-
-    def explain(self, queries: Queries, k: int) -> "Explained":
-        """The best k of each query, with what every ranker has to say of them."""
-        found = self.candidates(queries)
-        shares = self.record.shares(queries.relation.astype(np.int64), self.config.shrink)
-        features = np.concatenate([found.features, shares[found.owner]], axis=1)
-        score = self.trees.decision_function(features) if len(found.owner) else np.zeros(0)
-        # The row of each candidate goes the way of its entity, so its evidence is found again.
-        ranked = make_ranked(len(queries), found.owner, np.arange(len(score)), score, k)
+    def explain(self, queries: Queries, k: int) -> Explained:
+        """Return the k best objects of each query, with what every ranker says about them."""
+        candidates = self.finder.find(queries)
+        score = self._score(queries, candidates)
+        # Rank row numbers in place of entities, to find the views of the answers again. Rows are
+        # sorted as entities are, so ties are broken in the same way.
+        rows = np.arange(len(score))
+        ranked = make_ranked(len(queries), candidates.owner, rows, score, k)
         rows = ranked.entity
-        first = _CONTEXT + _VIEW * np.arange(len(self.rankers))
         return Explained(
-            Ranked(ranked.offset, found.entity[rows], ranked.score),
-            found.features[rows][:, first],
-            np.rint(np.expm1(found.features[rows][:, first + 1])) + 1,
+            Ranked(ranked.offset, candidates.entity[rows], ranked.score),
+            self.rankers,
+            [view.select(rows) for view in candidates.views],
         )
+
+    def _score(self, queries: Queries, candidates: Candidates) -> Array:
+        shares = self.record.shares(queries.relation.astype(np.int64), self.config.shrink)
+        features = np.concatenate([candidates.matrix(), shares[candidates.owner]], axis=1)
+        return self.model.score(features)
 
     def confidence(self, scores: Array) -> Array:
-        """Scores as probabilities that the fact holds."""
-        return np.asarray(self.isotonic.predict(scores)) if len(scores) else np.zeros(0)
+        """Turn scores of this fusion into probabilities that the fact holds."""
+        return self.model.calibrate(scores)
 
     def save(self, folder: Path | str) -> None:
-        import skops.io
-
+        """Write the trees (skops, no pickle) and the settings (JSON) to a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        work = folder / (_TREES + ".writing")
-        skops.io.dump({"trees": self.trees, "isotonic": self.isotonic}, work)
-        work.replace(folder / _TREES)
+        self.model.save(folder / _TREES)
         settings = {
             "kb": self.kb.fingerprint(),
             "rankers": [ranker.name for ranker in self.rankers],
@@ -289,120 +229,153 @@ class Fusion(PairRanker):
 
     @classmethod
     def load(cls, kb: KB, rankers: Sequence[Ranker], folder: Path | str) -> "Fusion":
-        """What `save` wrote, for the same rankers of the same KB."""
-        import skops.io
-
+        """Read what `save` wrote, for the same rankers of the same KB."""
         path = Path(folder) / _SETTINGS
         try:
             settings = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise PrixError(f"{folder} is no fusion: {error}.") from None
+            raise PrixError(f"{folder} is not a fusion: {error}.") from None
         names = [ranker.name for ranker in rankers]
         if settings["rankers"] != names or settings["kb"] != kb.fingerprint():
             raise PrixError(
                 f"{folder} was fitted on {', '.join(settings['rankers'])} of another KB or other "
                 f"rankers; given are {', '.join(names)} of {kb.folder}. Fit it again."
             )
-        parts = skops.io.load(Path(folder) / _TREES, trusted=_TRUSTED)
+        config = FusionConfig(**settings["config"])
         counts = settings["record"]
-        record = Record(np.array(counts["facts"]), np.array(counts["right"]))
-        self = cls(kb, rankers, FusionConfig(**settings["config"]), record)
-        self.trees, self.isotonic = parts["trees"], parts["isotonic"]
-        self.seconds = settings["seconds"]
-        return self
+        return cls(
+            kb,
+            CandidateFinder(kb, rankers, config.depth),
+            config,
+            CalibratedTrees.load(Path(folder) / _TREES),
+            Record(np.array(counts["facts"]), np.array(counts["right"])),
+            settings["seconds"],
+        )
 
 
 @dataclass(frozen=True)
-class Explained:
-    """Answers, and the evidence for them; NaN where a ranker has nothing to say."""
+class Examples:
+    """What a fusion is fitted on: the candidates of all questions, and which are true."""
 
-    ranked: Ranked
-    score: Array  # (N, rankers)
-    rank: Array  # (N, rankers) among the candidates of its query, from 1
-
-
-@dataclass(frozen=True)
-class Record:
-    """How often each ranker's first answer was right on valid facts, by relation."""
-
-    facts: Array  # (R,)
-    right: Array  # (R, rankers)
-
-    @classmethod
-    def empty(cls, num_relations: int, num_rankers: int) -> "Record":
-        return cls(np.zeros(num_relations), np.zeros((num_relations, num_rankers)))
-
-    @classmethod
-    def count(cls, relation: Array, right: Array, num_relations: int) -> "Record":
-        """right: (facts, rankers), whether each was right."""
-        facts = np.bincount(relation, minlength=num_relations).astype(float)
-        columns = [np.bincount(relation, column, num_relations) for column in right.T]
-        return cls(facts, np.stack(columns, axis=1))
-
-    def shares(self, relation: Array, shrink: float) -> Array:
-        """(Q, rankers): the share of a relation, drawn to that of all where there are few facts."""
-        overall = self.right.sum(axis=0) / max(1.0, self.facts.sum())
-        facts, right = self.facts[relation][:, None], self.right[relation]
-        return np.asarray((right + shrink * overall) / (facts + shrink))
-
-
-@dataclass(frozen=True)
-class _Examples:
-    """What a fusion is fitted on: the candidates of all queries."""
-
-    features: Array  # (N, F) without the records of relations
-    labels: Array  # (N,) whether it is a truth
+    features: Array  # (N, F) without the records
+    labels: Array  # (N,) whether the candidate is a true object
     owner: Array  # (N,) the query
     relation: Array  # (Q,)
-    question: Array  # (Q,) a thing and a relation: the same one in two languages has one number
-    right: Array  # (Q, rankers) whether each ranker's first answer is a truth
-
-    def count(self, some: Array, num_relations: int) -> Record:
-        return Record.count(self.relation[some], self.right[some], num_relations)
+    question: Array  # (Q,) key of concept and relation: the same in every language
+    right: Array  # (Q, K) whether each ranker's first answer is true
 
 
-def _folds(groups: Array, number: int, seed: int) -> Array:
-    """A part for every group, drawn: (N,) from 0 to number - 1."""
-    names, place = np.unique(groups, return_inverse=True)
-    drawn = np.random.default_rng(seed).permutation(len(names)) % number
-    return np.asarray(drawn[place.reshape(-1)])
+def _read_questions(kb: KB, lang: str, config: FusionConfig) -> Questions:
+    """Read the valid facts of a language as questions, without what counts as known."""
+    # `enrich` never proposes what the KB states; so asked together, that is not a wrong answer.
+    known = ("train", "known", "test") if config.together else ("train", "valid", "known")
+    facts = read_facts(
+        kb, lang, "valid", most=config.facts, filtered=known, by_question=config.together
+    )
+    return facts.questions() if config.together else facts.singly()
 
 
-def _first_right(
-    features: Array, owner: Array, is_right: Array, number: int, num_rankers: int
-) -> Array:
-    """Whether each ranker has a truth first: (Q, rankers)."""
-    right = np.zeros((number, num_rankers))
-    for place in range(num_rankers):
-        rank = features[:, _CONTEXT + place * _VIEW + 1]
-        right[owner[is_right & (rank == 0)], place] = 1
+def _find_examples(
+    finder: CandidateFinder, languages: Sequence[Questions], progress: Progress | None
+) -> Examples:
+    """Find the candidates of all questions, language by language."""
+    num_queries = sum(len(questions.queries) for questions in languages)
+    chunks: list[Examples] = []
+    done = 0
+    for questions in languages:
+        # Candidates are described in chunks: the views of all rankers take much memory.
+        for start in range(0, len(questions.queries), _CHUNK):
+            rows = np.arange(start, min(start + _CHUNK, len(questions.queries)))
+            queries = questions.queries.select(rows)
+            candidates = finder.find(queries)
+            labels = questions.is_right(candidates.owner + start, candidates.entity)
+            relation = queries.relation.astype(np.int64)
+            chunks.append(
+                Examples(
+                    features=candidates.matrix(),
+                    labels=labels,
+                    owner=candidates.owner + done,
+                    relation=relation,
+                    question=pair_keys(relation, finder.context.concept[queries.subject]),
+                    right=_first_is_right(candidates, labels, len(queries)),
+                )
+            )
+            done += len(queries)
+            if progress is not None:
+                progress("fit the confidence", done, num_queries)
+    columns = [vars(chunk).values() for chunk in chunks]
+    return Examples(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def _first_is_right(candidates: Candidates, labels: Array, num_queries: int) -> Array:
+    """Return whether the first candidate of each ranker is true: (Q, K)."""
+    right = np.zeros((num_queries, len(candidates.views)))
+    for number, view in enumerate(candidates.views):
+        right[candidates.owner[labels & (view.rank == 0)], number] = 1
     return right
 
 
-def _evidence(score: Array, owner: Array, num_queries: int) -> Array:
-    """A ranker's view of all candidates: (N, 5); missing where it has nothing to say of one.
+def fit_examples(
+    examples: Examples, config: FusionConfig, num_relations: int
+) -> tuple[CalibratedTrees, Record]:
+    """Fit the trees, their probability, and the record of each ranker."""
+    # 1. Cut the questions into folds. With ten, the trees that score a fold are nearly the final
+    #    ones; where there are many questions, four are as good and faster.
+    num_folds = config.parts or (10 if len(examples.question) < _MANY else 4)
+    fold = _draw_folds(examples.question, num_folds, config.seed)
+    candidate_fold = fold[examples.owner]
+    _check_labels(examples, candidate_fold, num_folds)
 
-    Its score; its place among them (of equal ones the lower id is first); how far it is above the
-    best of the others; its share of the query's scores as exponents; and how far the query's first
-    is above the second.
+    # 2. Describe the candidates by the records of the other folds, and fit on that. Every question
+    #    is scored by trees, and described by records, that have not seen it.
+    def features_without(number: int | None) -> Array:
+        known = np.ones(len(fold), bool) if number is None else fold != number
+        return _with_records(examples, known, config, num_relations)
+
+    model = CalibratedTrees.cross_fit(
+        features_without, examples.labels, candidate_fold, config.trees
+    )
+    # 3. The record that describes new queries counts all questions.
+    return model, Record.count(examples.relation, examples.right, num_relations)
+
+
+def _check_labels(examples: Examples, candidate_fold: Array, num_folds: int) -> None:
+    """Refuse examples with a fold without which only true or only false candidates remain."""
+    for number in range(num_folds):
+        labels = examples.labels[candidate_fold != number]
+        if labels.all() or not labels.any():
+            raise PrixError(
+                f"{len(np.unique(examples.question))} valid facts with "
+                f"{int(examples.labels.sum())} true answers among the candidates are too few to "
+                "fit a fusion on. Hold out more with `prixlm split --valid`."
+            )
+
+
+def _with_records(
+    examples: Examples, known: Array, config: FusionConfig, num_relations: int
+) -> Array:
+    """Return the features with the rankers' records on each candidate's relation: (N, F + K).
+
+    known: (Q,) the questions that records may count. Their own records are counted in ten folds,
+    each without itself: counted without one question alone, the record would be lower exactly where
+    the ranker is right on it, and trees would learn that.
     """
-    order = np.lexsort((-score, owner))
-    starts = np.searchsorted(owner[order], np.arange(num_queries + 1))
-    listed = np.diff(starts)
-    first, second = np.full(num_queries, np.nan), np.full(num_queries, np.nan)
-    first[listed > 0] = score[order[starts[:-1][listed > 0]]]
-    second[listed > 1] = score[order[starts[:-1][listed > 1] + 1]]
-    first[np.isinf(first)] = np.nan
-    second[np.isinf(second)] = np.nan
-    rank = np.empty(len(owner))
-    rank[order] = np.arange(len(owner)) - starts[owner[order]]
-    others = np.where(rank == 0, second[owner], first[owner])
-    weight = np.exp(np.nan_to_num(score - first[owner], nan=-np.inf))
-    total = np.bincount(owner, weight, num_queries)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.log(weight / total[owner])
-    columns = [score, np.log1p(rank), score - others, share, (first - second)[owner]]
-    table = np.stack(columns, axis=1)
-    table[np.isinf(score), :4] = np.nan
-    table[np.isinf(table)] = np.nan
-    return table
+
+    def count(rows: Array) -> Record:
+        return Record.count(examples.relation[rows], examples.right[rows], num_relations)
+
+    shares = count(known).shares(examples.relation, config.shrink)
+    fold = _draw_folds(examples.question, _RECORD_FOLDS, config.seed + 1)
+    for number in range(_RECORD_FOLDS):
+        rows = known & (fold == number)
+        record = count(known & ~rows)
+        shares[rows] = record.shares(examples.relation[rows], config.shrink)
+    return np.concatenate([examples.features, shares[examples.owner]], axis=1)
+
+
+def _draw_folds(groups: Array, number: int, seed: int) -> Array:
+    """Draw a fold from 0 to `number` - 1 for each row; equal groups have the same: (N,)."""
+    # A question that two languages ask must not be in two folds: trees would have seen its answer.
+    distinct, group = np.unique(groups, return_inverse=True)
+    fold = np.random.default_rng(seed).permutation(len(distinct)) % number
+    return np.asarray(fold[group.reshape(-1)])

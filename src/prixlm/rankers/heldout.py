@@ -1,12 +1,12 @@
-"""Held-out facts as questions: the missing object, the known ones that are no answer, the truth.
+"""Held-out facts as questions: the query, the known objects that are filtered, and the truth.
 
     facts = read_facts(kb, "el", "test")
     ranker.ranks(facts.queries, facts.objects)
 
-Filtered (Sec. 3.2): the other objects that the KB knows for a query, in whatever split, do not
-count. Two subsets are told apart, because much of a multilingual KB can be answered without
-learning: facts that stand in no other language's train, and facts that are no inverses of train
-facts.
+Filtered setting (Sec. 3.2): other objects that the KB knows for a query, in any split, do not count
+as answers. Two subsets are kept apart, because much of a multilingual KB can be answered without
+learning: `no transfer` has the facts that no other language states in train, `no inverse` those
+whose ends no train triple of the language joins backwards.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prixlm.arrays import pair_keys, ragged_offsets
 from prixlm.errors import PrixError
 from prixlm.kb.split import known_objects
 from prixlm.kb.store import KB, SPLITS
@@ -27,6 +28,7 @@ _FACTS = """
         SELECT t.subject, t.relation, t.object, s.concept AS a, o.concept AS b
         FROM test t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
     ),
+    -- The same facts, as concepts, in the train triples of other languages.
     others AS (
         SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
         FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
@@ -46,44 +48,45 @@ _FACTS = """
 
 @dataclass(frozen=True)
 class Questions:
-    """Queries, each with one or more right objects: object i is one of query owner[i]."""
+    """Queries with one or more true objects each: objects[i] is one of query owner[i]."""
 
     queries: Queries
-    owner: Array
-    objects: Array
+    owner: Array  # (facts,) rows of queries
+    objects: Array  # (facts,)
 
     def is_right(self, owner: Array, entity: Array) -> Array:
-        """Whether given answers, entity[i] to query owner[i], are right."""
-        keys = (self.owner.astype(np.int64) << 32) | self.objects.astype(np.int64)
-        return np.isin((owner.astype(np.int64) << 32) | entity.astype(np.int64), keys)
+        """Return whether entity[i] is a true object of query owner[i]: (N,) bool."""
+        return np.isin(pair_keys(owner, entity), pair_keys(self.owner, self.objects))
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out facts of one language: a query each, with what it hides, and the truth."""
+    """Held-out facts of one language: a query for each, and its true object."""
 
     queries: Queries
-    objects: Array
-    subsets: dict[str, Array]  # by name: which facts are in it
+    objects: Array  # (Q,)
+    subsets: dict[str, Array]  # by name: (Q,) bool, the facts in the subset
 
     def __len__(self) -> int:
         return len(self.objects)
 
     def singly(self) -> Questions:
-        """Every fact a query of its own."""
+        """Return every fact as a question of its own."""
         return Questions(self.queries, np.arange(len(self)), self.objects)
 
     def questions(self) -> Questions:
-        """Every subject and relation once, with all of its facts here as right answers.
+        """Return every pair of subject and relation once, with all of its facts as true objects.
 
-        For facts that were read with what is known hidden, and nothing that is asked for.
+        For facts whose queries filter the same known objects, none of which is asked for.
         """
-        pairs = np.stack([self.queries.subject, self.queries.relation])
-        _, first, owner = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
-        return Questions(self.queries.select(first), owner.reshape(-1), self.objects)
+        # The first fact of each pair stands for it: its query filters the same objects.
+        keys = pair_keys(self.queries.subject, self.queries.relation)
+        _, first, owner = np.unique(keys, return_index=True, return_inverse=True)
+        return Questions(self.queries.select(first), owner, self.objects)
 
     def select(self, rows: Array) -> "HeldOut":
-        subsets = {name: part[rows] for name, part in self.subsets.items()}
+        """Return the facts of the given rows, in that order."""
+        subsets = {name: mask[rows] for name, mask in self.subsets.items()}
         return HeldOut(self.queries.select(rows), self.objects[rows], subsets)
 
 
@@ -94,33 +97,32 @@ def read_facts(
     *,
     most: int | None = None,
     seed: int = 0,
-    hide: Sequence[str] = SPLITS,
+    filtered: Sequence[str] = SPLITS,
     by_question: bool = False,
 ) -> HeldOut:
-    """The facts of a split, or a sample of them; known objects of the splits `hide` are hidden.
+    """Read the facts of a split, or a sample of `most` of them.
 
-    by_question: the sample is of so many questions (a subject and a relation) with all of their
-    facts.
+    filtered: the splits whose known objects are filtered from the candidates of a query.
+    by_question: sample `most` questions (subject and relation), each with all of its facts.
     """
     table = kb.query(_FACTS, {"lang": lang, "split": split}).to_arrow_table()
-    subject, relation, object_, no_transfer, no_inverse = (
-        table.column(place).to_numpy() for place in range(5)
-    )
+    columns = [table.column(number).to_numpy() for number in range(5)]
+    subject, relation, object_, no_transfer, no_inverse = columns
     if not len(subject):
         raise PrixError(
             f"{kb.folder} has no {split} triples in {lang}: make some with `prixlm split`."
         )
-    offset, known = known_objects(kb, subject, relation, splits=hide)
+    # Known objects of all queries, one query after another, without the truth of each.
+    offset, known = known_objects(kb, subject, relation, splits=filtered)
     owner = np.repeat(np.arange(len(subject)), np.diff(offset))
-    hidden = known != object_[owner]
-    counts = np.bincount(owner[hidden], minlength=len(subject))
-    queries = Queries(lang, subject, relation, np.append(0, np.cumsum(counts)), known[hidden])
-    everything = np.ones(len(subject), bool)
-    parts = (everything, no_transfer, no_inverse)
-    facts = HeldOut(queries, object_, dict(zip(SUBSETS, parts, strict=True)))
+    is_other = known != object_[owner]
+    counts = np.bincount(owner[is_other], minlength=len(subject))
+    queries = Queries(lang, subject, relation, ragged_offsets(counts), known[is_other])
+    masks = (np.ones(len(subject), bool), no_transfer, no_inverse)
+    facts = HeldOut(queries, object_, dict(zip(SUBSETS, masks, strict=True)))
     if most is not None and most < len(facts):
-        generator = np.random.default_rng(seed)
+        # Draw whole questions or single facts; the facts stay in their order.
         unit = facts.questions().owner if by_question else np.arange(len(facts))
-        chosen = generator.permutation(int(unit.max()) + 1)[:most]
-        facts = facts.select(np.flatnonzero(np.isin(unit, chosen)))
+        drawn = np.random.default_rng(seed).permutation(int(unit.max()) + 1)[:most]
+        facts = facts.select(np.flatnonzero(np.isin(unit, drawn)))
     return facts

@@ -1,196 +1,233 @@
-"""Facts carried along links: what the other languages say of the same things, without learning.
+"""Facts carried along links: rankers that read what other languages state, without learning.
 
-Entities are merged along links: an entity's concept stands for it. Four rules rank the objects of
-a query (subject, relation) in a language:
+Entities are merged along links: the concept of an entity stands for it in every language. Four
+rules rank the objects of a query (subject, relation), from the simplest to the best:
 
-- `lookup`: the objects that another language, or this one, states for the merged subject and this
-  very relation;
-- `direct`: the same, along explicit links only: not by way of a third language;
-- `usual`: the objects that the relation has most often, whatever the subject: what every other
-  ranker has to beat;
-- `pairs`: every object that has any known relation to the merged subject, in any language and
-  direction. Each such relation q implies the asked one r as often as pairs that have q have r, in
-  the training triples of all languages; the score is the noisy-or of these, and of how often r has
-  the object at all (a share of that: it says nothing of the subject), so that an object with no
-  relation to the subject is ranked by it.
+- `UsualObjects`: the objects that the relation has most often, whatever the subject;
+- `DirectLookup`: the objects that an explicitly linked entity has for this very relation;
+- `MergedLookup`: the same along chains of links, by way of third languages;
+- `RelatedPairs`: all objects with any relation to the subject, weighed by what that relation
+  implies.
 
-    rule = Transfer(kb)                   # reads the train triples of all languages, and no others
-    rule.best(queries, 10)
-    rule.origins(queries, ranked)         # which languages say so
+    ranker = RelatedPairs(kb)              # reads the train triples of all languages, and no others
+    ranked = ranker.best(queries, 10)
+    ranker.origins(queries, ranked)        # the languages that state a relation of each pair
+
+Dimension letters: R relations (relation r backwards is r + R), C concepts, E entities.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from prixlm.arrays import group_starts, ragged_ranges
+from prixlm.arrays import (
+    find_ranges,
+    group_starts,
+    pair_keys,
+    ragged_ranges,
+    rank_in_group,
+    split_keys,
+    unique_rows,
+)
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
-from prixlm.rankers.base import ConceptRanker, Queries, Ranked, drop_hidden
+from prixlm.rankers.base import (
+    ConceptRanker,
+    Pairs,
+    Queries,
+    Ranked,
+    drop_filtered,
+    noisy_or,
+    read_merged_triples,
+    read_triples,
+)
 from prixlm.types import Array
 
 PRIOR = 0.3
 """The weight of how often a relation has an object. Chosen on DBP-5L's valid facts: mean MRR 66.05,
 66.35, 66.37, 66.38, 66.32, 65.94 at 0.02, 0.1, 0.2, 0.3, 0.5, 1."""
 _CERTAIN = 1 - 1e-6
-"""No evidence is more than this: among certain objects the other evidence decides."""
+"""The highest probability of one piece of evidence: among certain objects the others decide."""
 
 
-class Transfer(ConceptRanker):
-    """A ranker along links."""
+class LinkRanker(ConceptRanker):
+    """Base class: the merged graph of all languages, and the languages behind an answer."""
 
-    def __init__(
-        self,
-        kb: KB,
-        rule: Literal["usual", "lookup", "direct", "pairs"] = "pairs",
-        *,
-        prior: float = PRIOR,
-        splits: Sequence[str] = ("train",),
-    ) -> None:
-        """splits: whose facts are evidence. Where anything is tested or fitted: train alone."""
-        super().__init__(kb, "usual object" if rule == "usual" else f"links: {rule}")
-        self.rule, self.prior = rule, prior
-        self.num_relations = kb.num_relations
-        self.merged, self.splits = read_merged(kb, splits), splits
-        self.starts = np.searchsorted(
-            self.merged.source, np.arange(int(self.concept.max(initial=-1)) + 2)
-        )
-        self.weight = self._implications() if rule == "pairs" else None
-        self._count_objects()
-        self._rules = {"usual": self._usual, "lookup": self._look_up, "pairs": self._weigh}
-        if rule == "direct":
-            self._read_links()
+    def __init__(self, kb: KB, name: str, splits: Sequence[str]) -> None:
+        super().__init__(kb, name)
+        self.merged = read_merged(kb, splits)
+        # (C + 1,): the merged triples of concept c are the rows starts[c]:starts[c + 1].
+        self.starts = np.searchsorted(self.merged.source, np.arange(self.num_concepts + 1))
 
-    def _implications(self) -> csr_array:
-        """How often a pair that has relation q (or its inverse) has r: (2R, R), sparse."""
-        merged = self.merged
-        begins = np.zeros(len(merged.source), np.int64)
-        begins[group_starts(merged.source, merged.target)] = 1
-        pair = np.cumsum(begins) - 1
-        ones = np.ones(len(pair))
-        shape = (int(pair.max(initial=-1)) + 1, 2 * self.num_relations)
-        has = csr_array((ones, (pair, merged.relation)), shape=shape)
-        counts = np.maximum(1, np.asarray(has.sum(axis=0)).reshape(-1))
-        together = (has.T @ has[:, : self.num_relations]).tocsr()
-        together.data /= np.repeat(counts, np.diff(together.indptr))
-        return together
+    def origins(self, queries: Queries, ranked: Ranked) -> list[list[str]]:
+        """Return, for each answer, the languages that state a relation of subject and answer."""
+        owner = ranked.owners()
+        source, target = self.concept[queries.subject][owner], self.concept[ranked.entity]
+        # All merged triples of each answer's subject, then those that lead to the answer.
+        triple, answer = ragged_ranges(self.starts[source], self.starts[source + 1])
+        kept = self.merged.target[triple] == target[answer]
+        kept &= self._is_origin(triple, queries.relation[owner][answer])
+        triple, answer = triple[kept], answer[kept]
+        stated, row = ragged_ranges(self.merged.offset[triple], self.merged.offset[triple + 1])
+        # A language counts once for an answer, however many relations it states.
+        keys = np.unique(pair_keys(answer[row], self.merged.lang[stated]))
+        langs: list[list[str]] = [[] for _ in owner]
+        for number, lang in zip(*(part.tolist() for part in split_keys(keys)), strict=True):
+            langs[number].append(self.kb.languages[lang])
+        return langs
 
-    def weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Scores are -log(1 - p), p the noisy-or; in a lookup, how many languages say so; of usual
-        objects, their share."""
-        return self._rules[self.rule](queries)
+    def _is_origin(self, triple: Array, relation: Array) -> Array:
+        """Return which merged triples of a pair count as origins of an answer to `relation`."""
+        return np.ones(len(triple), bool)
 
-    def _look_up(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, concept and number of languages that state this very fact."""
-        place, owner = self._rows_of(queries)
-        kept = self.merged.relation[place] == queries.relation[owner]
-        place, owner = place[kept], owner[kept]
-        score = np.diff(self.merged.offset)[place].astype(float)
-        return owner, self.merged.target[place], score
-
-    def _read_links(self) -> None:
-        """Explicit links in both directions and of each entity to itself, and the triples."""
-        parts = [np.stack([np.arange(self.kb.num_entities)] * 2)]
-        for batch in self.kb.link_pairs(explicit=True):
-            pair = np.stack([np.asarray(column, np.int64) for column in batch.columns])
-            parts += [pair, pair[::-1]]
-        source, self.linked = np.unique(np.concatenate(parts, axis=1), axis=1)
-        self.link_starts = np.searchsorted(source, np.arange(self.kb.num_entities + 1))
-        columns = ["subject", "relation", "object"]
-        stated = [np.zeros((3, 0), np.int64)]
-        for split in self.splits:
-            for batch in self.kb.batches("triples", columns, split=split):
-                stated.append(np.stack([np.asarray(column, np.int64) for column in batch.columns]))
-        subject, relation, self.stated = np.unique(np.concatenate(stated, axis=1), axis=1)
-        self.asked = subject * self.num_relations + relation
-
-    def scored(self, queries: Queries) -> tuple[Array, Array, Array]:
-        return self._direct(queries) if self.rule == "direct" else super().scored(queries)
-
-    def _direct(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, entity and number of statements, along explicit links of both ends."""
-        subject = queries.subject.astype(np.int64)
-        place, owner = ragged_ranges(self.link_starts[subject], self.link_starts[subject + 1])
-        keys = self.linked[place] * self.num_relations + queries.relation.astype(np.int64)[owner]
-        stated, row = ragged_ranges(
-            np.searchsorted(self.asked, keys), np.searchsorted(self.asked, keys, side="right")
-        )
-        object_, owner = self.stated[stated], owner[row]
-        place, row = ragged_ranges(self.link_starts[object_], self.link_starts[object_ + 1])
-        entity, owner = self.linked[place], owner[row]
-        own = self.kb.entity_range(queries.lang)
-        kept = (entity >= own.start) & (entity < own.stop)
-        pairs, number = np.unique(np.stack([owner[kept], entity[kept]]), axis=1, return_counts=True)
-        kept = drop_hidden(queries, *pairs)
-        return pairs[0][kept], pairs[1][kept], number[kept].astype(float)
-
-    def _usual(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, concept and share of the objects of each query's relation."""
-        relation = queries.relation.astype(np.int64)
-        place, owner = ragged_ranges(self.object_starts[relation], self.object_starts[relation + 1])
-        return owner, self.object[place], self.object_share[place]
-
-    def _weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
-        """Query, concept and -log(1 - p) of all that have a relation to the subject, or are objects
-        of the relation."""
-        assert self.weight is not None
-        relation = queries.relation.astype(np.int64)
-        place, owner = self._rows_of(queries)
-        weights = np.zeros(0)
-        if len(place):  # scipy gives no array for no place
-            weights = self.weight[self.merged.relation[place], relation[owner]]
-        asking, usual, share = self._usual(queries)
-        owner = np.concatenate([owner, asking])
-        target = np.concatenate([self.merged.target[place], usual])
-        chance = np.concatenate([np.asarray(weights, float).reshape(-1), self.prior * share])
-        evidence = -np.log1p(-np.minimum(chance, _CERTAIN))
-        order = np.lexsort((target, owner))
-        owner, target = owner[order], target[order]
-        first = group_starts(owner, target)
-        total = np.add.reduceat(evidence[order], first) if len(first) else evidence
-        kept = total > 0
-        return owner[first][kept], target[first][kept], total[kept]
-
-    def _rows_of(self, queries: Queries) -> tuple[Array, Array]:
-        """The merged triples of each query's subject, and whose they are."""
+    def _triples_of(self, queries: Queries) -> tuple[Array, Array]:
+        """Return the merged triples of each query's subject, and the query of each."""
         source = self.concept[queries.subject]
         return ragged_ranges(self.starts[source], self.starts[source + 1])
 
-    def _count_objects(self) -> None:
-        """How often each relation has each object, the most frequent ones of each relation."""
-        forward = self.merged.relation < self.num_relations
-        relation, target = self.merged.relation[forward], self.merged.target[forward]
-        order = np.lexsort((target, relation))
-        relation, target = relation[order], target[order]
-        first = group_starts(relation, target)
-        counts = np.diff(np.append(first, len(relation)))
-        relation, target = relation[first], target[first]
-        total = np.bincount(relation, counts, self.num_relations)
-        order = np.lexsort((target, -counts, relation))
-        relation = relation[order]
-        rank = np.arange(len(order)) - np.searchsorted(relation, relation)
-        order, relation = order[rank < BEYOND], relation[rank < BEYOND]
-        self.object = target[order]
-        self.object_share = counts[order] / total[relation]
-        self.object_starts = np.searchsorted(relation, np.arange(self.num_relations + 1))
 
-    def origins(self, queries: Queries, ranked: Ranked) -> list[list[str]]:
-        """For each answer, the languages whose triples have its pair of things."""
-        owner = ranked.owners()
-        source = self.concept[queries.subject][owner]
-        target = self.concept[ranked.entity]
-        place, row = ragged_ranges(self.starts[source], self.starts[source + 1])
-        kept = self.merged.target[place] == target[row]
-        if self.rule == "lookup":
-            kept &= self.merged.relation[place] == queries.relation[owner][row]
-        stated, answer = ragged_ranges(
-            self.merged.offset[place[kept]], self.merged.offset[place[kept] + 1]
+class UsualObjects(LinkRanker):
+    """The objects that the relation has most often, whatever the subject.
+
+    The score is the share of the relation's triples with this object. It is the reference that
+    every other ranker has to beat.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "usual object", splits)
+        self._shares = _ObjectShares(kb, splits)
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and share of each query's usual objects."""
+        return self.to_entities(queries, self._shares.of(queries))
+
+
+class MergedLookup(LinkRanker):
+    """The objects that any language states for the merged subject and this very relation.
+
+    The score is the number of languages that state the fact.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "links: lookup", splits)
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and number of languages of each fact that is stated."""
+        triple, owner = self._triples_of(queries)
+        kept = self.merged.relation[triple] == queries.relation[owner]
+        triple, owner = triple[kept], owner[kept]
+        num_languages = np.diff(self.merged.offset)[triple].astype(float)
+        return self.to_entities(queries, (owner, self.merged.target[triple], num_languages))
+
+    def _is_origin(self, triple: Array, relation: Array) -> Array:
+        return np.asarray(self.merged.relation[triple] == relation)
+
+
+class DirectLookup(LinkRanker):
+    """The objects that the subject, or an entity linked to it, has for this very relation.
+
+    Only explicit links count, at both ends of a fact: not the links that follow by way of a third
+    language. The score is the number of triples that lead to the object.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "links: direct", splits)
+        # (E + 1,): entity e is linked to the entities linked[starts[e]:starts[e + 1]], itself among
+        # them.
+        pairs = [np.stack([np.arange(kb.num_entities)] * 2)]
+        for batch in kb.link_pairs(explicit=True):
+            pair = np.stack([np.asarray(column, np.int64) for column in batch.columns])
+            pairs += [pair, pair[::-1]]
+        keys = np.unique(pair_keys(*np.concatenate(pairs, axis=1)))
+        entity, self._linked = split_keys(keys)
+        self._link_starts = np.searchsorted(entity, np.arange(kb.num_entities + 1))
+        # The stated triples sorted by (subject, relation), each once.
+        (subject, relation, self._objects), _ = unique_rows(*read_triples(kb, splits))
+        self._questions = pair_keys(subject, relation)
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and number of triples that lead to it along explicit links."""
+        subject, owner = self._linked_to(queries.subject.astype(np.int64))
+        keys = pair_keys(subject, queries.relation[owner])
+        triple, row = find_ranges(self._questions, keys)
+        owner = owner[row]
+        entity, row = self._linked_to(self._objects[triple])
+        owner = owner[row]
+        entities = self.kb.entity_range(queries.lang)
+        kept = (entity >= entities.start) & (entity < entities.stop)
+        pairs, count = np.unique(pair_keys(owner[kept], entity[kept]), return_counts=True)
+        return drop_filtered(queries, (*split_keys(pairs), count.astype(float)))
+
+    def _linked_to(self, entity: Array) -> tuple[Array, Array]:
+        """Return the entities linked to each given one, and the row that each belongs to."""
+        rows, owner = ragged_ranges(self._link_starts[entity], self._link_starts[entity + 1])
+        return self._linked[rows], owner
+
+
+class RelatedPairs(LinkRanker):
+    """The objects with any relation to the merged subject, in any language and direction.
+
+    A relation q of the pair implies the asked one r as often as pairs with q also have r, in the
+    triples of all languages. The score is the noisy-or of these implications and, with the weight
+    PRIOR, of how often r has the object at all; so an object without any relation to the subject is
+    ranked by how usual it is.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "links: pairs", splits)
+        self.implication = self._count_implications()
+        self._shares = _ObjectShares(kb, splits)
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and -log(1 - p) of every object with evidence."""
+        triple, owner = self._triples_of(queries)
+        implied = np.zeros(0)
+        if len(triple):  # scipy returns no array for an empty index
+            relation = queries.relation.astype(np.int64)[owner]
+            implied = np.asarray(self.implication[self.merged.relation[triple], relation], float)
+        usual_owner, usual, share = self._shares.of(queries)
+        pairs = noisy_or(
+            np.concatenate([owner, usual_owner]),
+            np.concatenate([self.merged.target[triple], usual]),
+            np.concatenate([implied.reshape(-1), PRIOR * share]),
+            _CERTAIN,
         )
-        pairs = np.unique(np.stack([row[kept][answer], self.merged.lang[stated]]), axis=1)
-        found: list[list[str]] = [[] for _ in owner]
-        for answer_, lang in pairs.T.tolist():
-            found[answer_].append(self.kb.languages[lang])
-        return found
+        return self.to_entities(queries, pairs)
+
+    def _count_implications(self) -> csr_array:
+        """Return how often a pair with relation q (or q backwards) has r: (2R, R), sparse."""
+        merged, num_relations = self.merged, self.kb.num_relations
+        # Number the pairs of concepts: the triples are sorted by pair, so count its first rows.
+        is_first = np.zeros(len(merged.source), np.int64)
+        is_first[group_starts(merged.source, merged.target)] = 1
+        pair = np.cumsum(is_first) - 1
+        shape = (int(pair.max(initial=-1)) + 1, 2 * num_relations)
+        has = csr_array((np.ones(len(pair)), (pair, merged.relation)), shape=shape)
+        # (2R, R) pairs with both q and r, each row divided by the number of pairs with q.
+        both = (has.T @ has[:, :num_relations]).tocsr()
+        counts = np.maximum(1, np.asarray(has.sum(axis=0)).reshape(-1))
+        both.data /= np.repeat(counts, np.diff(both.indptr))
+        return both
+
+
+class _ObjectShares:
+    """The most frequent objects of each relation, and their share of its triples."""
+
+    def __init__(self, kb: KB, splits: Sequence[str]) -> None:
+        _, relation, target = read_merged_triples(kb, splits)
+        (relation, target), counts = unique_rows(relation, target)
+        total = np.bincount(relation, counts, kb.num_relations)
+        # Sorted by relation, the most frequent object first.
+        order = np.lexsort((target, -counts, relation))
+        order = order[rank_in_group(relation[order]) < BEYOND]
+        self._object = target[order]
+        self._share = counts[order] / total[relation[order]]
+        self._starts = np.searchsorted(relation[order], np.arange(kb.num_relations + 1))
+
+    def of(self, queries: Queries) -> Pairs:
+        """Return query, concept and share of the usual objects of each query's relation."""
+        relation = queries.relation.astype(np.int64)
+        row, owner = ragged_ranges(self._starts[relation], self._starts[relation + 1])
+        return owner, self._object[row], self._share[row]

@@ -1,23 +1,25 @@
-"""A Prix-LM as a ranker: objects by what the model would write (Sec. 3.2).
+"""A Prix-LM as a ranker: objects by the probability that the model writes their name (Sec. 3.2).
 
-    ranker = ModelRanker(Completer("model", kb))                   # Algorithm 1, K = 50
+    ranker = ModelRanker(Completer("model", kb), search="beam")    # Algorithm 1, K = 50
     ranker = ModelRanker(Completer("model", kb), search="exact")   # ranks among all candidates
 
-A beam knows the ranks of what it found, up to ten as in the paper's Hits@10; all others are
-beyond. The exact search knows every rank up to `beyond`. Entities of one name cannot be told apart
-and share the mean of their ranks; the released code ranks names instead (`by_name`), where each
-counts once, and is right for whichever entity was meant.
+A beam search gives the ranks of the names that it finds, up to 10 as in the paper's Hits@10; the
+exact search gives every rank up to `beyond`. Entities with the same name cannot be told apart and
+share the mean of their ranks. The released code ranks names instead (`by_name`): a name counts once
+and is right for every entity that has it.
+
+Dimension letters: Q queries, N given objects of all queries.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from prixlm.arrays import ragged_ranges
+from prixlm.arrays import ragged_offsets, ragged_ranges
 from prixlm.decoding.completer import Completer
 from prixlm.decoding.search import Found, Rank, beam_search, exact_ranks, exact_search
 from prixlm.decoding.trie import Trie
@@ -27,190 +29,197 @@ from prixlm.rankers.base import Queries, Ranked, make_ranked
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
+_BEAM_RANKS = 10
+"""The ranks that a beam search finds, as in the paper's Hits@10."""
+
+Result = TypeVar("Result")
+Prefixes = list[list[int]]
+"""The tokens that the model reads of each query."""
 
 
 class ModelRanker:
-    """The decoder, asked by entity and relation ids."""
+    """The decoder of a Prix-LM, asked with entity and relation ids."""
+
+    beam: int = 50  # unfinished names per step of a beam search, the paper's K
 
     def __init__(
         self,
         completer: Completer,
         *,
         search: Literal["beam", "exact"] = "exact",
-        beam: int = 50,
-        exclude_late: bool = False,
         by_name: bool = False,
         batch: int = 32,
         name: str = "Prix-LM",
         progress: Progress | None = None,
     ) -> None:
+        """Take the model and the KB of a completer. batch: queries that are searched together."""
         self.completer, self.model = completer, completer.model
-        self.search, self.beam, self.exclude_late = search, beam, exclude_late
-        self.by_name = by_name
+        self.search, self.by_name = search, by_name
         self.batch, self.name, self.progress = batch, name, progress
-        self._names: dict[str, Trie] = {}
+        self.max_rank = _BEAM_RANKS if search == "beam" else BEYOND
+        self._name_tries: dict[str, Trie] = {}
 
     def best(self, queries: Queries, k: int) -> Ranked:
+        """Return the k best objects of each query; fewer if the beam finds fewer."""
         trie = self._trie(queries.lang)
         if self.by_name:
-            queries, _ = self._name_once(queries, np.full(len(queries), -1))
+            queries, _ = self._to_names(queries, np.full(len(queries), -1))
 
-        def search(prefixes: list[list[int]], hidden: list[Array], _: Array) -> list[Found]:
+        def search(prefixes: Prefixes, filtered: list[Array], _: Array) -> list[Found]:
             if self.search == "exact":
-                return exact_search(self.model, trie, prefixes, k, exclude=hidden)
-            return beam_search(
-                self.model,
-                trie,
-                prefixes,
-                k,
-                beam=self.beam,
-                exclude=hidden,
-                exclude_late=self.exclude_late,
-            )
+                return exact_search(self.model, trie, prefixes, k, exclude=filtered)
+            return beam_search(self.model, trie, prefixes, k, beam=self.beam, exclude=filtered)
 
         nothing = Found(np.zeros(0, np.int64), np.zeros(0), -np.inf, True, 0)
-        found = list(self._each(queries, search, lambda _: nothing))
-        owner = np.repeat(np.arange(len(found)), [len(one.entity) for one in found])
-        empty = [np.zeros(0)]
-        entity = np.concatenate([one.entity for one in found] or empty).astype(np.int64)
-        score = np.concatenate([one.score for one in found] or empty)
+        answers = self._ask(queries, search, lambda _: nothing)
+        owner = np.repeat(np.arange(len(answers)), [len(found.entity) for found in answers])
+        empty = np.zeros(0)
+        entity = np.concatenate([empty, *(found.entity for found in answers)]).astype(np.int64)
+        score = np.concatenate([empty, *(found.score for found in answers)])
         return make_ranked(len(queries), owner, entity, score, k)
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
+        """Return the rank of one object per query among all candidates; infinity above `beyond`."""
         if self.by_name:
-            queries, objects = self._name_once(queries, objects)
+            queries, objects = self._to_names(queries, objects)
         if self.search == "beam":
             return self._beam_ranks(queries, objects)
+        return self._exact_ranks(queries, objects, beyond)
+
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        """Return the log-probability of entity[i] for query owner[i]; -infinity if it has none."""
+        trie = self.completer.trie(queries.lang)
+        nodes = trie.nodes_of(entity)
+        # (S,) the objects that can be written, sorted by query: those of query i are
+        # rows[bounds[i]:bounds[i + 1]]. A name that is too long is not in the trie.
+        rows = np.flatnonzero(nodes >= 0)
+        rows = rows[np.argsort(owner[rows], kind="stable")]
+        bounds = np.searchsorted(owner[rows], np.arange(len(queries) + 1))
+
+        def score(prefixes: Prefixes, _: list[Array], chunk: Array) -> list[Array]:
+            selected, query = ragged_ranges(bounds[chunk], bounds[chunk + 1])
+            scores = score_nodes(self.model, trie, prefixes, nodes[rows[selected]], query)
+            return np.split(scores, np.cumsum(bounds[chunk + 1] - bounds[chunk])[:-1])
+
+        def no_scores(row: int) -> Array:
+            return np.full(bounds[row + 1] - bounds[row], -np.inf)
+
+        scores = np.full(len(owner), -np.inf)
+        by_query = self._ask(queries, score, no_scores)
+        if by_query:
+            scores[rows] = np.concatenate(by_query)
+        return scores
+
+    def _exact_ranks(self, queries: Queries, objects: Array, beyond: int) -> Array:
+        """Return exact ranks; a query that does not fit into memory is asked again alone."""
         trie = self._trie(queries.lang)
-        places = np.flatnonzero(trie.nodes_of(objects) >= 0)  # a name too long has no rank
-        asked = objects[places]
+        rows = np.flatnonzero(trie.nodes_of(objects) >= 0)  # a name that is too long has no rank
+        wanted = objects[rows]
 
-        def rank(prefixes: list[list[int]], hidden: list[Array], rows: Array) -> list[Any]:
-            return exact_ranks(self.model, trie, prefixes, asked[rows], most=beyond, exclude=hidden)
+        def rank(prefixes: Prefixes, filtered: list[Array], chunk: Array) -> list[Rank]:
+            entities = wanted[chunk]
+            return exact_ranks(self.model, trie, prefixes, entities, most=beyond, exclude=filtered)
 
-        found = np.full(len(queries), np.inf)
-        left = []
         beyond_all = Rank(None, -np.inf, 0, 0)
-        each = self._each(queries.select(places), rank, lambda _: beyond_all)
-        for place, one in zip(places, each, strict=True):
-            found[place] = np.inf if one.rank is None else one.rank
-            if not one.complete:
-                left.append(place)
-        if left and self.batch > 1:  # alone it may fit into memory
+        results = self._ask(queries.select(rows), rank, lambda _: beyond_all)
+        ranks = np.full(len(queries), np.inf)
+        ranks[rows] = [np.inf if result.rank is None else result.rank for result in results]
+        left = rows[np.array([not result.complete for result in results], bool)]
+        if len(left) and self.batch > 1:
             alone = copy(self)
             alone.batch = 1
-            found[left] = alone.ranks(queries.select(np.array(left)), objects[left], beyond)
-        elif left:
+            ranks[left] = alone._exact_ranks(queries.select(left), objects[left], beyond)
+        elif len(left):
             logger.warning(
-                "%s: %d ranks need more memory than there is and count as beyond %d",
+                "%s: %d ranks do not fit into memory and count as beyond %d",
                 self.name,
                 len(left),
                 beyond,
             )
-        return found
-
-    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        trie = self.completer.trie(queries.lang)
-        nodes = trie.nodes_of(entity)
-        found = np.full(len(owner), -np.inf)
-        places = np.flatnonzero(nodes >= 0)  # a name too long cannot be written
-        places = places[np.argsort(owner[places], kind="stable")]
-        bounds = np.searchsorted(owner[places], np.arange(len(queries) + 1))
-
-        def score(prefixes: list[list[int]], _: list[Array], rows: Array) -> list[Array]:
-            counts = bounds[rows + 1] - bounds[rows]
-            asked, query = ragged_ranges(bounds[rows], bounds[rows + 1])
-            scored = score_nodes(self.model, trie, prefixes, nodes[places[asked]], query)
-            return np.split(scored, np.cumsum(counts)[:-1])
-
-        each = list(
-            self._each(queries, score, lambda row: np.full(bounds[row + 1] - bounds[row], -np.inf))
-        )
-        if each:
-            found[places] = np.concatenate(each)
-        return found
+        return ranks
 
     def _beam_ranks(self, queries: Queries, objects: Array) -> Array:
-        """Ranks up to ten, with ties at their mean."""
-        ranked = self.best(queries, 10)
-        owner = ranked.owners()
-        node = self._trie(queries.lang).nodes_of
-        own = node(objects)
-        same = node(ranked.entity) == own[owner]
-        first = np.flatnonzero(same)
-        first = first[np.unique(owner[first], return_index=True)[1]]
-        asked = owner[first]
-        hidden = np.bincount(
-            queries.owners()[node(queries.hidden) == own[queries.owners()]],
-            minlength=len(queries),
-        )
+        """Return ranks up to 10; entities with the same name share the mean of their ranks."""
         trie = self._trie(queries.lang)
-        equal = (trie.offset[own + 1] - trie.offset[own] - hidden)[asked]
+        ranked = self.best(queries, _BEAM_RANKS)
+        owner, node = ranked.owners(), trie.nodes_of(objects)
+        # The first answer of each query with the name of its object.
+        has_name = np.flatnonzero(trie.nodes_of(ranked.entity) == node[owner])
+        first = has_name[np.unique(owner[has_name], return_index=True)[1]]
+        query = owner[first]
+        # (Q,) entities with that name that the query does not filter.
+        filters_name = trie.nodes_of(queries.filtered) == node[queries.owners()]
+        num_filtered = np.bincount(queries.owners()[filters_name], minlength=len(queries))
+        num_equal = trie.offset[node + 1] - trie.offset[node] - num_filtered
         ranks = np.full(len(queries), np.inf)
-        ranks[asked] = first - ranked.offset[asked] + (equal + 1) / 2
-        return np.where(ranks > 10, np.inf, ranks)
+        ranks[query] = first - ranked.offset[query] + (num_equal[query] + 1) / 2
+        return np.where(ranks > _BEAM_RANKS, np.inf, ranks)
 
     def _trie(self, lang: str) -> Trie:
-        """The candidates of a language; of one name only the first, where names are ranked."""
+        """Return the candidates of a language; if names are ranked, one entity of each name."""
         trie = self.completer.trie(lang)
-        if self.by_name and lang not in self._names:
+        if self.by_name and lang not in self._name_tries:
+            # The nodes where a name ends, each with the first entity of that name.
             ends = np.flatnonzero(np.diff(trie.offset))
-            self._names[lang] = trie.restrict(trie.entity[trie.offset[ends]])
-        return self._names[lang] if self.by_name else trie
+            self._name_tries[lang] = trie.restrict(trie.entity[trie.offset[ends]])
+        return self._name_tries[lang] if self.by_name else trie
 
-    def _name_once(self, queries: Queries, objects: Array) -> tuple[Queries, Array]:
-        """Every entity as the first of its name; the name of the truth is never hidden."""
+    def _to_names(self, queries: Queries, objects: Array) -> tuple[Queries, Array]:
+        """Replace every entity by the first one of its name; never filter the name of the truth."""
         trie = self.completer.trie(queries.lang)
 
-        def first(entities: Array) -> Array:
+        def first_of_name(entities: Array) -> Array:
             node = trie.nodes_of(entities)
             return np.where(node < 0, entities, trie.entity[trie.offset[np.maximum(node, 0)]])
 
-        objects, hidden, owner = first(objects), first(queries.hidden), queries.owners()
-        kept = hidden != objects[owner]
+        objects, filtered = first_of_name(objects), first_of_name(queries.filtered)
+        owner = queries.owners()
+        # Another entity of the same name may be known; the name is then right, not filtered.
+        kept = filtered != objects[owner]
         counts = np.bincount(owner[kept], minlength=len(queries))
-        offset = np.append(0, np.cumsum(counts))
-        return replace(queries, offset=offset, hidden=hidden[kept]), objects
+        return replace(queries, offset=ragged_offsets(counts), filtered=filtered[kept]), objects
 
-    def _each(
+    def _ask(
         self,
         queries: Queries,
-        work: Callable[[list[list[int]], list[Array], Array], list[Any]],
-        nothing: Callable[[int], Any],
-    ) -> Iterator[Any]:
-        """What `work` finds for each query, in their order; long and short ones apart.
+        work: Callable[[Prefixes, list[Array], Array], Sequence[Result]],
+        too_long: Callable[[int], Result],
+    ) -> list[Result]:
+        """Return what `work` gives for each query, in their order; it is called for batches.
 
-        A query that leaves no room for the longest candidate gets what `nothing` gives.
+        Batches have prefixes of similar length. work: takes prefixes, filtered objects and rows.
+        too_long: gives the result of a query that leaves no room for the longest candidate.
         """
         prefixes = self._prefixes(queries)
         lengths = np.array([len(prefix) for prefix in prefixes], np.int64)
-        too_long = lengths + self._trie(queries.lang).height > self.model.max_length
-        if too_long.any():
+        is_too_long = lengths + self._trie(queries.lang).height > self.model.max_length
+        if is_too_long.any():
             logger.warning(
-                "%s: %d names are too long to be asked for", self.name, int(too_long.sum())
+                "%s: %d subjects have names that are too long to be asked for",
+                self.name,
+                int(is_too_long.sum()),
             )
-        results: list[Any] = [
-            nothing(row) if too_long[row] else None for row in range(len(lengths))
-        ]
+        results = {int(row): too_long(int(row)) for row in np.flatnonzero(is_too_long)}
+        # Similar lengths together waste little padding.
         order = np.argsort(lengths, kind="stable")
-        order = order[~too_long[order]]
+        order = order[~is_too_long[order]]
         for start in range(0, len(order), self.batch):
             rows = order[start : start + self.batch]
-            hidden = [queries.hidden[queries.offset[row] : queries.offset[row + 1]] for row in rows]
-            found = work([prefixes[row] for row in rows], hidden, rows)
-            for row, one in zip(rows, found, strict=True):
-                results[row] = one
+            filtered = [queries.filtered_of(row) for row in rows]
+            answers = work([prefixes[row] for row in rows], filtered, rows)
+            results.update(zip(rows.tolist(), answers, strict=True))
             if self.progress is not None:
                 self.progress(f"rank {self.name}, {queries.lang}", start + len(rows), len(order))
-        yield from results
+        return [results[row] for row in range(len(queries))]
 
-    def _prefixes(self, queries: Queries) -> list[list[int]]:
-        """What the model reads of each query."""
-        ids, place = np.unique(queries.subject, return_inverse=True)
+    def _prefixes(self, queries: Queries) -> Prefixes:
+        """Return the tokens that the model reads of each query."""
+        # A subject is often asked for several relations: read its name once.
+        ids, index = np.unique(queries.subject, return_inverse=True)
         names = self.completer.kb.names(ids.tolist())
         relations = self.completer.relation_names(queries.lang)
         encode = self.model.encoder.encode
         return [
             encode(names[subject], relations[relation], None)
-            for subject, relation in zip(place.tolist(), queries.relation.tolist(), strict=True)
+            for subject, relation in zip(index.tolist(), queries.relation.tolist(), strict=True)
         ]

@@ -1,14 +1,14 @@
-"""TransE, ComplEx and RotatE through PyKEEN (`pip install 'prixlm[baselines]'`): the rows of
-Sec. 3.2 that learn from the graph alone.
+"""TransE, ComplEx and RotatE through PyKEEN: the paper's baselines that learn from the graph alone.
 
     train_baseline(kb, "transe-el", BaselineConfig.default("TransE"), lang="el")
     ranker = load_baseline(kb, "transe-el")
 
-Trained per language as in the paper, or on the merged graph of all languages (`lang=None`, with
-concepts as nodes). `default` is the library's own settings, as in the paper (whose library was
-OpenKE; PyKEEN's are five epochs, which is few); `tuned` has settings that were found on valid facts
-(benchmarks/baselines.py).
-Ranks are counted by `GraphRanker`: the candidates, filter and tie rule are those of every row.
+They need the extra `pip install 'prixlm[baselines]'`. Each is trained per language as in the paper
+(Sec. 3.2), or on the merged graph of all languages (`lang=None`, with concepts as nodes). `default`
+has the library's own settings, as in the paper (whose library was OpenKE; PyKEEN trains for only
+five epochs by default); `tuned` has settings that were found on valid facts
+(benchmarks/baselines.py). `GraphRanker` computes the ranks, so candidates, filter and tie rule are
+those of every other ranker.
 """
 
 import importlib.util
@@ -27,9 +27,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
-from prixlm.kb.merged_graph import read_merged
+from prixlm.files import replacing, write_atomically
 from prixlm.kb.store import KB
+from prixlm.lm.lineage import Lineage
+from prixlm.rankers.base import read_merged_triples, read_triples
 from prixlm.rankers.complex import GraphRanker
 from prixlm.types import Array, Progress
 
@@ -44,25 +45,26 @@ _TUNED: dict[str, dict[str, Any]] = {
     "ComplEx": {"dim": 100, "epochs": 20, "lr": 1e-2, "start": 0.1, "penalty": 4e-3},
     "RotatE": {"dim": 50, "epochs": 90, "lr": 1e-2},
 }
-"""The best on Greek valid facts of what `benchmarks/baselines.py tune` tried (docs/log.md)."""
+"""The best settings on Greek valid facts in the grid of `benchmarks/baselines.py tune`
+(docs/log.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineConfig:
     """One of PyKEEN's models; the defaults are PyKEEN's."""
 
-    model: str
-    dim: int | None = None  # of PyKEEN's choice if none
-    epochs: int = 5
-    batch: int = 256
-    lr: float = 1e-3
-    loss: Literal["default", "self-adversarial", "softmax"] = "default"
-    negatives: int = 1  # for each triple; softmax takes all entities
+    model: str  # TransE, ComplEx or RotatE
+    dim: int | None = None  # of a vector; None: PyKEEN's default
+    epochs: int = 5  # passes over the train triples
+    batch: int = 256  # triples per update
+    lr: float = 1e-3  # learning rate of Adam
+    loss: Literal["default", "self-adversarial", "softmax"] = "default"  # default: PyKEEN's own
+    negatives: int = 1  # corrupted triples per triple; softmax uses all entities instead
     margin: float = 9.0  # of the self-adversarial loss
-    inverse: bool = False  # reciprocal relations
-    start: float | None = None  # standard deviation of ComplEx's first vectors; PyKEEN's is 1
-    penalty: float | None = None  # weight of ComplEx's regulariser; PyKEEN's is 0.01
-    seed: int = 0
+    inverse: bool = False  # train reciprocal relations
+    start: float | None = None  # standard deviation of ComplEx's initial vectors; None: 1
+    penalty: float | None = None  # weight of ComplEx's regulariser; None: 0.01
+    seed: int = 0  # of PyKEEN's run
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -72,13 +74,13 @@ class BaselineConfig:
 
     @classmethod
     def default(cls, model: str) -> "BaselineConfig":
-        """The library's defaults, as in the paper."""
+        """Return the library's own settings, as in the paper."""
         return cls(model=model)
 
     @classmethod
     def tuned(cls, model: str) -> "BaselineConfig":
-        """Settings that were searched for on valid facts."""
-        config = cls.default(model)  # an unknown model is refused there
+        """Return the settings that a search on valid facts found."""
+        config = cls.default(model)  # refuses an unknown model
         return replace(config, **_SHARED, **_TUNED[config.model])
 
 
@@ -94,7 +96,7 @@ def train_baseline(
     from pykeen.triples import CoreTriplesFactory
 
     to = Path(to)
-    triples, num_nodes = _read_triples(kb, lang)
+    triples, num_nodes = _read_nodes(kb, lang)
     if not len(triples):
         raise PrixError(f"{kb.folder} has no train triples in {lang or 'any language'}.")
     factory = CoreTriplesFactory(
@@ -115,13 +117,15 @@ def train_baseline(
         "config": asdict(config),
     }
     to.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, to / _WEIGHTS)
+    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+    with replacing(to / _WEIGHTS) as temporary:
+        save_file(weights, temporary)
     write_atomically(to / _SETTINGS, json.dumps(settings, indent=1) + "\n")
     return load_baseline(kb, to)
 
 
 def load_baseline(kb: KB, folder: Path | str) -> GraphRanker:
-    """What `train_baseline` wrote, as a ranker."""
+    """Read what `train_baseline` wrote, as a ranker; refuse one that was trained on another KB."""
     check_installed()
     from pykeen.triples import CoreTriplesFactory
 
@@ -130,47 +134,42 @@ def load_baseline(kb: KB, folder: Path | str) -> GraphRanker:
         settings = json.loads(path.read_text("utf-8"))
         weights = load_file(str(Path(folder) / _WEIGHTS))
     except (OSError, ValueError, SafetensorError) as error:
-        raise PrixError(f"{folder} is no baseline of ours: {error}.") from None
-    if settings["kb"] != kb.fingerprint():
-        raise PrixError(f"{folder} was trained on another KB than {kb.folder}.")
+        raise PrixError(f"{folder} is not a baseline of `train_baseline`: {error}.") from None
+    Lineage(kb_fingerprint=settings["kb"]).check_unseen_facts(kb, f"the baseline {folder}")
     config = BaselineConfig(**settings["config"])
-    nothing = CoreTriplesFactory(
+    # PyKEEN reads the numbers of nodes and relations from a factory; it needs no triples to load.
+    no_triples = CoreTriplesFactory(
         torch.zeros((0, 3), dtype=torch.long),
         settings["nodes"],
         settings["relations"],
         create_inverse_triples=config.inverse,
     )
-    model = _make_model(config, nothing)
+    model = _make_model(config, no_triples)
     model.load_state_dict(weights)
-    where = "merged" if settings["lang"] is None else settings["lang"]
+    graph = "merged" if settings["lang"] is None else settings["lang"]
     scorer = _Scorer(model, settings["nodes"], config)
-    return GraphRanker(kb, scorer, settings["lang"], f"{config.model}, {where}")
+    return GraphRanker(kb, scorer, settings["lang"], f"{config.model}, {graph}")
 
 
 def check_installed() -> None:
+    """Refuse to continue without PyKEEN."""
     if importlib.util.find_spec("pykeen") is None:
         raise PrixError("PyKEEN is not installed: run `pip install 'prixlm[baselines]'`.")
 
 
-def _read_triples(kb: KB, lang: str | None) -> tuple[Array, int]:
-    """Train triples as (subject, relation, object) of nodes, and how many nodes there are."""
+def _read_nodes(kb: KB, lang: str | None) -> tuple[Array, int]:
+    """Return train triples as (subject, relation, object) of nodes, (T, 3), and the node count."""
     if lang is None:
-        merged = read_merged(kb)
-        forward = merged.relation < kb.num_relations
-        ends = (merged.source[forward], merged.relation[forward], merged.target[forward])
-        return np.stack(ends, axis=1), int(kb.concepts().max(initial=-1)) + 1
-    own = kb.entity_range(lang)
-    parts = [np.zeros((0, 3), np.int64)]
-    names = ["subject", "relation", "object"]
-    for batch in kb.batches("triples", names, langs=[lang], split="train"):
-        columns = [np.asarray(column).astype(np.int64) for column in batch.columns]
-        columns[0] -= own.start
-        columns[2] -= own.start
-        parts.append(np.stack(columns, axis=1))
-    return np.concatenate(parts), len(own)
+        triples, num_nodes = read_merged_triples(kb), int(kb.concepts().max(initial=-1)) + 1
+    else:
+        triples, entities = read_triples(kb, lang=lang), kb.entity_range(lang)
+        triples[[0, 2]] -= entities.start  # PyKEEN numbers the entities of one graph from 0
+        num_nodes = len(entities)
+    return np.ascontiguousarray(triples.T), num_nodes
 
 
 def _make_model(config: BaselineConfig, factory: Any) -> Any:
+    """Return a PyKEEN model with the settings of a config, with random weights."""
     from pykeen.losses import CrossEntropyLoss, NSSALoss
     from pykeen.models import ComplEx, RotatE, TransE
 
@@ -189,6 +188,7 @@ def _make_model(config: BaselineConfig, factory: Any) -> Any:
 
 
 def _train(model: Any, factory: Any, config: BaselineConfig, progress: Progress | None) -> None:
+    """Train a PyKEEN model in place."""
     from pykeen.training import LCWATrainingLoop, SLCWATrainingLoop, TrainingCallback
 
     class Report(TrainingCallback):
@@ -203,13 +203,14 @@ def _train(model: Any, factory: Any, config: BaselineConfig, progress: Progress 
         "optimizer": optimizer,
         "automatic_memory_optimization": False,
     }
+    # Softmax scores all objects of a query (LCWA), the other losses some sampled ones (sLCWA).
     loop: Any
     if config.loss == "softmax":
         loop = LCWATrainingLoop(**common)
     else:
         negatives = {"num_negs_per_pos": config.negatives}
         loop = SLCWATrainingLoop(**common, negative_sampler_kwargs=negatives)
-    with warnings.catch_warnings():  # PyKEEN warns of what it calls itself
+    with warnings.catch_warnings():  # PyKEEN calls deprecated functions of its own
         warnings.simplefilter("ignore")
         loop.train(
             triples_factory=factory,
@@ -222,27 +223,30 @@ def _train(model: Any, factory: Any, config: BaselineConfig, progress: Progress 
 
 
 class _Scorer:
-    """A model of PyKEEN's, asked for the scores of candidates.
+    """A PyKEEN model that scores candidates (the `Scorer` protocol of `GraphRanker`).
 
-    TransE and RotatE score by a distance to each candidate, ComplEx by a product with it, which
-    PyKEEN takes from all differences or products written out; `torch.cdist` and a matrix product
-    do not write them out, and are many times faster.
+    TransE and RotatE score by a distance to each candidate, ComplEx by a product with it. PyKEEN
+    materialises all differences or products; `torch.cdist` and a matrix product do not, and are
+    many times faster.
     """
 
     def __init__(self, model: Any, num_nodes: int, config: BaselineConfig) -> None:
         self.model, self.num_nodes, self.config = model.eval(), num_nodes, config
 
     def scores(self, subject: Tensor, relation: Tensor, nodes: Tensor, entities: range) -> Tensor:
-        if self.config.inverse:
-            asked = torch.stack([subject, relation], dim=1).to(self.model.device)
-            scored: Tensor = self.model.predict_t(asked, tails=nodes)
-            return scored
-        entity, named = self.model.entity_representations[0], self.model.relation_representations[0]
-        start, by, ends = entity(subject), named(relation), entity(nodes)
+        """Return the score of every candidate node for every query: (B, C)."""
+        if self.config.inverse:  # PyKEEN maps relations to their reciprocals itself
+            queries = torch.stack([subject, relation], dim=1).to(self.model.device)
+            scores: Tensor = self.model.predict_t(queries, tails=nodes)
+            return scores
+        entity_vectors = self.model.entity_representations[0]
+        start, end = entity_vectors(subject), entity_vectors(nodes)
+        move = self.model.relation_representations[0](relation)
         if self.config.model == "TransE":
-            return -torch.cdist(start + by, ends, p=1)
-        turned = torch.view_as_real(start * by).flatten(1)
-        flat = torch.view_as_real(ends).flatten(1)
+            return -torch.cdist(start + move, end, p=1)
+        # Complex vectors as twice as many real ones, for which product and distance are the same.
+        turned = torch.view_as_real(start * move).flatten(1)
+        flat = torch.view_as_real(end).flatten(1)
         if self.config.model == "ComplEx":
             return turned @ flat.T
         return -torch.cdist(turned, flat, p=2)

@@ -1,201 +1,212 @@
-"""Rules counted in the merged graph of all languages: beyond a pair's own relations, no learning.
+"""Rules counted in the merged graph of all languages: rankers that combine several triples.
 
 Two kinds of rule rank the objects of a query (subject, relation):
 
-- `paths`: a way of two relations implies a third. If x was born in y and y lies in z, then z is x's
-  country: as often as such ways in train end at an object of the asked relation;
-- `similar`: what is known of a subject implies an object. Who plays for this club plays in that
-  league: as often as the train subjects with the same property (a relation and its other end) have
-  this object.
+- `PathRules`: a path of two relations implies a third. Who was born in y, which lies in z, has the
+  country z;
+- `SimilarRules`: a property of the subject implies an object. Who plays for this club plays in that
+  league.
 
-Each rule's confidence is how often it holds in the train triples of all languages, with some more
-counted against it (rules seen once are not certain); rules below `least` are forgotten. The score
-of an object is -log(1 - p), p the noisy-or of all rules that name it. AnyBURL (Meilicke et al.,
-2019) learns such rules by sampling; here all of them are counted, by array operations.
+The confidence of a rule is how often it holds in the train triples of all languages, with a few
+cases counted against it, so that a rule seen once is not certain. Rules below `_LEAST` are dropped.
+The score of an object is -log(1 - p), where p is the noisy-or of all rules that name it. AnyBURL
+(Meilicke et al., 2019) learns such rules by sampling; here all of them are counted, with arrays.
 
-    Rules(kb, "similar").best(queries, 10)
+    SimilarRules(kb).best(queries, 10)
 
-Dimension letters: R relations (a relation r backwards is r + R), C concepts.
+Dimension letters: R relations (relation r backwards is r + R), C concepts, T triples.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from prixlm.arrays import group_starts, ragged_ranges
+from prixlm.arrays import find_ranges, group_starts, pair_keys, ragged_ranges, unique_rows
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB
-from prixlm.rankers.base import ConceptRanker, Queries
+from prixlm.rankers.base import ConceptRanker, Pairs, Queries, noisy_or, read_merged_triples
 from prixlm.types import Array
 
+_LEAST = 0.01
+"""The lowest confidence of a rule."""
 _CERTAIN = 1 - 1e-3
-_BUSY = 300
-"""Things with more relations than this are no examples of similar subjects: each says little."""
+"""The highest confidence of a rule in the noisy-or."""
+_AGAINST_PATH, _AGAINST_SIMILAR = 5, 2
+"""Cases counted against a path rule, and against a rule of similar subjects."""
+_MAX_RELATIONS = 300
+"""Concepts with more triples than this are not examples of similar subjects: each says little."""
 _ROWS = 1 << 24
-"""Rows that are counted at once; those of one property stay together."""
+"""Rows that are counted at once, to bound memory."""
 
 
-class Rules(ConceptRanker):
-    """A ranker by counted rules."""
+class RuleRanker(ConceptRanker):
+    """Base class: the merged graph, and the noisy-or of the rules that apply to a query."""
 
-    def __init__(
-        self,
-        kb: KB,
-        rule: Literal["paths", "similar"] = "similar",
-        *,
-        least: float = 0.01,
-        splits: Sequence[str] = ("train",),
-    ) -> None:
-        super().__init__(kb, f"rules: {rule}")
-        self.rule, self.least, self.num_relations = rule, least, kb.num_relations
-        self.num_concepts = int(self.concept.max(initial=-1)) + 1
+    confidence: Array  # of each rule
+
+    def __init__(self, kb: KB, name: str, splits: Sequence[str]) -> None:
+        super().__init__(kb, name)
+        # The triples in both directions, sorted by (source, relation, target); those of concept c
+        # are the rows starts[c]:starts[c + 1].
         merged = read_merged(kb, splits)
-        order = np.lexsort((merged.target, merged.relation, merged.source))
-        self.source, self.target = merged.source[order], merged.target[order]
-        self.relation = merged.relation[order]
+        columns = merged.source, merged.relation, merged.target
+        (self.source, self.relation, self.target), _ = unique_rows(*columns)
         self.starts = np.searchsorted(self.source, np.arange(self.num_concepts + 1))
-        forward = self.relation < self.num_relations
-        self.triples = (self.source[forward], self.relation[forward], self.target[forward])
-        if rule == "paths":
-            self._count_paths(merged.source, merged.target, merged.relation)
-        else:
-            self._count_similar()
 
-    def weigh(self, queries: Queries) -> tuple[Array, Array, Array]:
-        owner, target, rule, chance = (
-            self._along_paths(queries) if self.rule == "paths" else self._like(queries)
-        )
-        order = np.lexsort((rule, target, owner))  # a rule counts once for an object
-        owner, target, rule, chance = (x[order] for x in (owner, target, rule, chance))
-        kept = group_starts(owner, target, rule)
-        owner, target, chance = owner[kept], target[kept], chance[kept]
-        first = group_starts(owner, target)
-        evidence = -np.log1p(-np.minimum(chance, _CERTAIN))
-        total = np.add.reduceat(evidence, first) if len(first) else evidence
-        return owner[first], target[first], total
+    @abstractmethod
+    def apply_rules(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Return query, concept and rule of each object that a rule names; repeats are allowed."""
 
-    # Paths
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and -log(1 - p) of every object that a rule names."""
+        # A rule counts once for an object, however many paths or properties lead to it.
+        (owner, target, rule), _ = unique_rows(*self.apply_rules(queries))
+        pairs = noisy_or(owner, target, self.confidence[rule], _CERTAIN)
+        return self.to_entities(queries, pairs)
 
-    def _count_paths(self, source: Array, target: Array, relation: Array) -> None:
-        """Rules (q1, q2) -> r, sorted by (r, q1)."""
-        num, wide = self.num_relations, 2 * self.num_relations
-        self.steps = self.source * wide + self.relation
-        triple, way = self._ways(source, target, relation)
-        keys, holds = np.unique(way * num + self.triples[1][triple], return_counts=True)
-        way, asked = keys // num, keys % num
-        ones = np.ones(len(relation))
-        into = csr_array((ones, (relation, target)), shape=(wide, self.num_concepts))
-        out = csr_array((ones, (source, relation)), shape=(self.num_concepts, wide))
-        all_ways = (into @ out).tocsr()
-        number = np.asarray(all_ways[way // wide, way % wide]) if len(way) else np.zeros(0)
-        chance = holds / (number.reshape(-1) + 5)
-        order = np.flatnonzero(chance >= self.least)
-        order = order[np.lexsort((way[order], asked[order]))]
-        self.chance, self.second = chance[order], way[order] % wide
-        self.first_keys = asked[order] * wide + way[order] // wide
+    def _triples_of(self, queries: Queries) -> tuple[Array, Array]:
+        """Return the triples of each query's subject, and the query of each."""
+        subject = self.concept[queries.subject]
+        return ragged_ranges(self.starts[subject], self.starts[subject + 1])
 
-    def _ways(self, source: Array, target: Array, relation: Array) -> tuple[Array, Array]:
-        """The ways of two relations between the ends of every train triple, each once."""
-        wide = 2 * self.num_relations
-        subject, _, object_ = self.triples
-        keys = (source << 32) | target  # sorted, as the merged graph is
-        counts = self.starts[subject + 1] - self.starts[subject]
-        found = [np.zeros((2, 0), np.int64)]
-        for rows in _chunks(counts):
-            place, triple = ragged_ranges(
-                self.starts[subject[rows]], self.starts[subject[rows] + 1]
-            )
+
+class PathRules(RuleRanker):
+    """A path of relations (q1, q2) from the subject implies the asked relation r to its end.
+
+    Its confidence is the number of triples of r whose ends the path joins, divided by the number of
+    all such paths in the graph.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "rules: paths", splits)
+        self._step_keys = pair_keys(self.source, self.relation)  # (T,) sorted
+        (first, second, relation), holds = self._count_paths(read_merged_triples(kb, splits))
+        total = self._count_all_paths(first, second)
+        confidence = holds / (total + _AGAINST_PATH)
+        kept = np.flatnonzero(confidence >= _LEAST)
+        # The rules sorted by relation and first step, which is how a query finds them.
+        order = kept[np.lexsort((second[kept], first[kept], relation[kept]))]
+        self.confidence, self._second = confidence[order], second[order]
+        self._rule_keys = pair_keys(relation[order], first[order])
+
+    def apply_rules(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Follow the paths of all rules for the asked relation."""
+        # First step: all triples of the subject, and the rules that begin with their relation.
+        triple, owner = self._triples_of(queries)
+        keys = pair_keys(queries.relation[owner], self.relation[triple])
+        rule, row = find_ranges(self._rule_keys, keys)
+        middle, owner = self.target[triple[row]], owner[row]
+        # Second step: from there, all triples with the second relation of the rule.
+        end, row = find_ranges(self._step_keys, pair_keys(middle, self._second[rule]))
+        owner, rule, middle, end = owner[row], rule[row], middle[row], self.target[end]
+        # A path that returns to its start or stays at its middle says nothing.
+        kept = (end != self.concept[queries.subject][owner]) & (end != middle)
+        return owner[kept], end[kept], rule[kept]
+
+    def _count_paths(self, triples: Array) -> tuple[list[Array], Array]:
+        """Count the triples (x, r, z) that a path (x, q1, y), (y, q2, z) joins.
+
+        Returns distinct q1, q2 and r, and the number of triples of each.
+        """
+        subject, relation, object_ = triples
+        # The graph sorted by both ends, to find the relations between two concepts.
+        (source, target, between), _ = unique_rows(self.source, self.target, self.relation)
+        ends = pair_keys(source, target)
+        degree = self.starts[subject + 1] - self.starts[subject]
+        parts = [[np.zeros(0, np.int64)] * 3]
+        for rows in _cut(degree):
+            # First steps (x, q1, y) of each triple, without those that lead to z or stay at x.
+            step, triple = ragged_ranges(self.starts[subject[rows]], self.starts[subject[rows] + 1])
             triple = triple + rows.start
-            middle, end = self.target[place], object_[triple]
+            middle, end = self.target[step], object_[triple]
             kept = (middle != end) & (middle != subject[triple])
-            place, triple, middle, end = (x[kept] for x in (place, triple, middle, end))
-            asked = (middle << 32) | end
-            on, row = ragged_ranges(
-                np.searchsorted(keys, asked), np.searchsorted(keys, asked, side="right")
-            )
-            ways = self.relation[place[row]] * wide + relation[on]
-            found.append(np.unique(np.stack([triple[row], ways]), axis=1))
-        triple, way = np.concatenate(found, axis=1)
-        return triple, way
+            step, triple, middle, end = (x[kept] for x in (step, triple, middle, end))
+            # Second steps: the relations from y to z. A path joins a triple once.
+            second, row = find_ranges(ends, pair_keys(middle, end))
+            columns = triple[row], self.relation[step[row]], between[second]
+            (triple, first, last), _ = unique_rows(*columns)
+            parts.append([first, last, relation[triple]])
+        return unique_rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def _along_paths(self, queries: Queries) -> tuple[Array, Array, Array, Array]:
-        wide = 2 * self.num_relations
-        subject = self.concept[queries.subject]
-        place, owner = ragged_ranges(self.starts[subject], self.starts[subject + 1])
-        keys = queries.relation.astype(np.int64)[owner] * wide + self.relation[place]
-        rule, step = ragged_ranges(
-            np.searchsorted(self.first_keys, keys),
-            np.searchsorted(self.first_keys, keys, side="right"),
-        )
-        middle = self.target[place[step]]
-        asked = middle * wide + self.second[rule]
-        on, row = ragged_ranges(
-            np.searchsorted(self.steps, asked), np.searchsorted(self.steps, asked, side="right")
-        )
-        owner, end = owner[step[row]], self.target[on]
-        kept = (end != subject[owner]) & (end != middle[row])
-        return owner[kept], end[kept], rule[row][kept], self.chance[rule[row]][kept]
+    def _count_all_paths(self, first: Array, second: Array) -> Array:
+        """Return the number of paths in the graph with the relations first[i] and second[i]."""
+        if not len(first):  # scipy returns no array for an empty index
+            return np.zeros(0)
+        ones, wide = np.ones(len(self.relation)), 2 * self.kb.num_relations
+        # (2R, C) triples of each relation into a concept, times (C, 2R) triples out of it.
+        into = csr_array((ones, (self.relation, self.target)), shape=(wide, self.num_concepts))
+        out = csr_array((ones, (self.source, self.relation)), shape=(self.num_concepts, wide))
+        paths = (into @ out).tocsr()
+        return np.asarray(paths[first, second]).reshape(-1)
 
-    # Similar subjects
 
-    def _count_similar(self) -> None:
-        """Rules (property) -> (r, object), sorted by (property, r)."""
-        subject, relation, object_ = self.triples
-        starts = np.searchsorted(subject, np.arange(self.num_concepts + 1))
-        own = self.relation * self.num_concepts + self.target
-        order = np.argsort(own, kind="stable")  # all that have a property in one chunk
-        self.property, number = np.unique(own[order], return_inverse=True)
-        whose, known = self.source[order], own[order]
-        counts = np.diff(starts)[whose]
-        counts[np.diff(self.starts)[whose] > _BUSY] = 0
-        parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))]
-        for rows in _chunks(counts, number):
-            begin = starts[whose[rows]]
-            triple, row = ragged_ranges(begin, begin + counts[rows])
-            row = row + rows.start
-            is_itself = known[row] == relation[triple] * self.num_concepts + object_[triple]
-            triple, row = triple[~is_itself], row[~is_itself]
-            parts.append(self._similar_rules(number[row], relation[triple], object_[triple]))
-        key, target, chance = (np.concatenate(column) for column in zip(*parts, strict=True))
+class SimilarRules(RuleRanker):
+    """A property of the subject, which is a relation and its other end, implies an object.
+
+    Its confidence is the share of the triples of r with this object among all triples of r whose
+    subject has the property.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "rules: similar", splits)
+        properties = pair_keys(self.relation, self.target)
+        order = np.argsort(properties, kind="stable")
+        self._properties, number = np.unique(properties[order], return_inverse=True)
+        rules = self._count_rules(number, self.source[order], read_merged_triples(kb, splits))
+        key, target, confidence = rules
+        # The rules sorted by property and relation, which is how a query finds them.
         order = np.lexsort((target, key))
-        self.keys, self.object, self.chance = key[order], target[order], chance[order]
+        self._rule_keys, self._objects = key[order], target[order]
+        self.confidence = confidence[order]
 
-    def _similar_rules(
-        self, number: Array, relation: Array, target: Array
-    ) -> tuple[Array, Array, Array]:
-        """Property and relation as one key, object and confidence of the rules in some rows."""
-        key = number * self.num_relations + relation
-        order = np.lexsort((target, key))
-        key, target = key[order], target[order]
-        first = group_starts(key, target)
-        holds = np.diff(np.append(first, len(key)))
-        whole, place = np.unique(key[first], return_inverse=True)
-        total = np.bincount(place, holds, len(whole))
-        chance = holds / (total[place] + 2)
-        kept = chance >= self.least
-        return key[first][kept], target[first][kept], chance[kept]
+    def apply_rules(self, queries: Queries) -> tuple[Array, Array, Array]:
+        """Name the objects that go with each property of the subject."""
+        triple, owner = self._triples_of(queries)
+        properties = pair_keys(self.relation[triple], self.target[triple])
+        number = np.searchsorted(self._properties, properties)
+        rule, row = find_ranges(self._rule_keys, pair_keys(number, queries.relation[owner]))
+        return owner[row], self._objects[rule], rule
 
-    def _like(self, queries: Queries) -> tuple[Array, Array, Array, Array]:
-        subject = self.concept[queries.subject]
-        place, owner = ragged_ranges(self.starts[subject], self.starts[subject + 1])
-        own = self.relation[place] * self.num_concepts + self.target[place]
-        number = np.searchsorted(self.property, own)
-        keys = number * self.num_relations + queries.relation.astype(np.int64)[owner]
-        rule, row = ragged_ranges(
-            np.searchsorted(self.keys, keys), np.searchsorted(self.keys, keys, side="right")
-        )
-        return owner[row], self.object[rule], rule, self.chance[rule]
+    def _count_rules(self, number: Array, subject: Array, triples: Array) -> list[Array]:
+        """Count the triples of all subjects with each property.
+
+        number, subject: (T,) a property and a concept that has it, sorted by property.
+        Returns (property, relation) as a key, object and confidence of each rule.
+        """
+        source, relation, object_ = triples
+        starts = np.searchsorted(source, np.arange(self.num_concepts + 1))
+        counts = np.diff(starts)[subject]
+        counts[np.diff(self.starts)[subject] > _MAX_RELATIONS] = 0
+        parts: list[list[Array]] = [[np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)]]
+        # All rows of a property stay in one chunk, so that each chunk has complete counts.
+        for rows in _cut(counts, number):
+            first = starts[subject[rows]]
+            triple, row = ragged_ranges(first, first + counts[rows])
+            known = number[row + rows.start]
+            # A triple is not evidence for the property that it is itself.
+            itself = self._properties[known] == pair_keys(relation[triple], object_[triple])
+            triple, known = triple[~itself], known[~itself]
+            (key, target), holds = unique_rows(pair_keys(known, relation[triple]), object_[triple])
+            group = np.unique(key, return_inverse=True)[1]
+            total = np.bincount(group, holds)
+            confidence = holds / (total[group] + _AGAINST_SIMILAR)
+            kept = confidence >= _LEAST
+            parts.append([key[kept], target[kept], confidence[kept]])
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def _chunks(counts: Array, groups: Array | None = None) -> list[slice]:
-    """Stretches of rows with about `_ROWS` things in all; groups of equal rows stay together."""
+def _cut(counts: Array, groups: Array | None = None) -> list[slice]:
+    """Cut rows into slices with about `_ROWS` counts each; groups of equal rows stay together.
+
+    counts: (N,). groups: (N,) sorted.
+    """
     if not len(counts):
         return []
-    marks = np.cumsum(counts) // _ROWS
+    number = np.cumsum(counts) // _ROWS  # of the slice that each row would be in
     if groups is not None:
-        first = np.searchsorted(groups, groups)
-        marks = marks[first]
-    starts = group_starts(marks)
-    return [slice(*pair) for pair in zip(starts, np.append(starts[1:], len(counts)), strict=True)]
+        number = number[np.searchsorted(groups, groups)]
+    starts = group_starts(number)
+    ends = np.append(starts[1:], len(counts))
+    return [slice(*bounds) for bounds in zip(starts, ends, strict=True)]

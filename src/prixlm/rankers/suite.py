@@ -1,93 +1,120 @@
-"""What can be asked about a KB, and what must not be: rankers, and where they come from.
+"""Which rankers take part: the one place that lists them.
 
-evidence = gather_evidence(kb, model="model", graph="graph")
+    suite = load_suite(kb, model="model", graph="graph")
+    Fusion.fit(kb, suite.rankers)
+    suite.links["lookup"].origins(queries, ranked)
+    suite.selections()["transfer alone"]
+
+To add a kind of evidence, write a `Ranker` in this room (see `base`) and add its line to `LINKS` or
+`RULES`, which gives it a row in the link-prediction table. Its key in `FUSED` makes it part of the
+fusion, and so of `prixlm enrich`. What is trained has a field of its own in `Suite`.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from prixlm.decoding.completer import Completer
-from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
-from prixlm.rankers.links import Transfer
+from prixlm.rankers.links import DirectLookup, LinkRanker, MergedLookup, RelatedPairs, UsualObjects
 from prixlm.rankers.lm import ModelRanker
-from prixlm.rankers.rules import Rules
+from prixlm.rankers.rules import PathRules, RuleRanker, SimilarRules
 from prixlm.types import Progress
 
+LINKS: Mapping[str, Callable[[KB, Sequence[str]], LinkRanker]] = {
+    "usual": UsualObjects,
+    "direct": DirectLookup,
+    "lookup": MergedLookup,
+    "pairs": RelatedPairs,
+}
+"""Rankers along links, each made from a KB and the splits that it reads."""
+RULES: Mapping[str, Callable[[KB, Sequence[str]], RuleRanker]] = {
+    "paths": PathRules,
+    "similar": SimilarRules,
+}
+"""Rankers by rules, made in the same way."""
+UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], LinkRanker | RuleRanker]] = {**LINKS, **RULES}
+"""All rankers that need no training, in the order of the rows of the link-prediction table."""
+FUSED = ("pairs", "lookup", "paths", "similar")
+"""Those that take part in a fusion, in the order of its features. The others are references."""
 
-@dataclass(frozen=True)
-class Evidence:
-    """What can be asked of a KB."""
 
-    rankers: list[Ranker]
-    completer: Completer | None
-    identity: str  # of what was trained: the parts of a run belong to it
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Rankers of one KB in named groups. A group without a ranker is None or empty."""
 
-    def reading(self, kb: KB, splits: Sequence[str]) -> "Evidence":
-        """The same, with links and rules that carry over the facts of other splits."""
-        fresh = {ranker.name: ranker for ranker in _counted(kb, splits)}
-        return replace(self, rankers=[fresh.get(one.name, one) for one in self.rankers])
+    model: Ranker | None = None  # a Prix-LM
+    links: Mapping[str, LinkRanker]  # by key
+    rules: Mapping[str, RuleRanker]  # by key
+    graph: Ranker | None = None  # a graph embedding
+    identity: str = ""  # hashes of the trained ones: cached results belong to these
 
-    def place(self, kind: type) -> int | None:
-        """Where the first ranker of a kind stands."""
-        return next((i for i, one in enumerate(self.rankers) if isinstance(one, kind)), None)
+    @property
+    def rankers(self) -> list[Ranker]:
+        """All rankers, in the order in which a fusion takes them."""
+        model = [] if self.model is None else [self.model]
+        graph = [] if self.graph is None else [self.graph]
+        return [*model, *self.links.values(), *self.rules.values(), *graph]
+
+    def selections(self) -> dict[str, list[Ranker]]:
+        """Return the rankers to compare: links alone, the model alone, and all of them."""
+        selections: dict[str, list[Ranker]] = {"transfer alone": list(self.links.values())}
+        if self.model is not None:
+            selections["model alone"] = [self.model]
+        return selections | {"fused": self.rankers}
+
+    def reading(self, kb: KB, splits: Sequence[str]) -> "Suite":
+        """Return the same suite with links and rules that read the facts of other splits."""
+        fresh = make_suite(kb, splits=splits)
+        return replace(self, links=fresh.links, rules=fresh.rules)
 
 
-def gather_evidence(
+def make_suite(
+    kb: KB,
+    model: Ranker | None = None,
+    graph: Ranker | None = None,
+    *,
+    splits: Sequence[str] = ("train",),
+    identity: str = "",
+) -> Suite:
+    """Make the links and rules of a KB, beside rankers that were trained before.
+
+    splits: whose facts links and rules read. Where anything is fitted or tested: train alone.
+    """
+    links = {key: LINKS[key](kb, splits) for key in FUSED if key in LINKS}
+    rules = {key: RULES[key](kb, splits) for key in FUSED if key in RULES}
+    return Suite(model=model, links=links, rules=rules, graph=graph, identity=identity)
+
+
+def load_suite(
     kb: KB,
     model: Path | str | None = None,
     graph: Path | str | None = None,
     progress: Progress | None = None,
     splits: Sequence[str] = ("train",),
-) -> Evidence:
-    """Links, rules, and what was trained on this KB; what was trained on another is refused.
+) -> Suite:
+    """Open a Prix-LM and a graph embedding, if given, and make the links and rules.
 
-    splits: whose facts links and rules may carry over.
+    A model or an embedding that was trained on another KB is refused: it may know the facts that a
+    confidence is fitted on.
     """
-    rankers: list[Ranker] = []
-    completer, identity = None, []
+    model_ranker: Ranker | None = None
+    graph_ranker: Ranker | None = None
+    identity = []
     if model is not None:
         completer = Completer(model, kb, progress)
-        check_model(completer)
-        rankers.append(ModelRanker(completer, search="beam", name="Prix-LM"))
+        # A model that has learnt the valid facts would have a confidence that is far too high.
+        completer.model.settings.lineage.check_unseen_facts(kb, "the model")
+        model_ranker = ModelRanker(completer, search="beam", name="Prix-LM")
         identity.append(completer.identity())
-    rankers += _counted(kb, splits)
     if graph is not None:
-        found = load_graph(graph, kb)
-        rankers.append(GraphRanker(kb, found, name="graph"))
-        weights = b"".join(part.detach().numpy().tobytes() for part in (found.node, found.bias))
-        identity.append(hashlib.sha256(weights).hexdigest())
-    return Evidence(rankers, completer, " ".join(identity))
-
-
-def _counted(kb: KB, splits: Sequence[str]) -> list[Ranker]:
-    """What nothing has to be trained for."""
-    links = [Transfer(kb, splits=splits), Transfer(kb, "lookup", splits=splits)]
-    return [*links, Rules(kb, "paths", splits=splits), Rules(kb, splits=splits)]
-
-
-def check_model(completer: Completer) -> None:
-    """A model that may have learnt the valid facts would be far too sure of itself."""
-    check_trained(completer.kb, completer.model.settings.trained, "model")
-
-
-def check_trained(kb: KB, trained: dict[str, Any], what: str) -> None:
-    """Refuse what was trained on anything but this KB's own train facts and links."""
-    names = ("kb_fingerprint", "links_of_kb")
-    seen = {trained[name] for name in names if name in trained} | {*trained.get("earlier_kbs", ())}
-    if seen == {kb.fingerprint()}:
-        return
-    if (kb.manifest.split or {}).get("from") in seen:
-        raise PrixError(
-            f"the {what} was trained on the KB that {kb.folder} is a split of, and so on the facts "
-            "that its confidence would be fitted on: train one on the split itself."
-        )
-    raise PrixError(
-        f"the {what} was trained on another KB than {kb.folder}, perhaps on the facts that its "
-        f"confidence would be fitted on: train one on {kb.folder} alone."
-    )
+        embedding = load_graph(graph, kb)
+        graph_ranker = GraphRanker(kb, embedding, name="graph")
+        # Training changes all weights, so nodes and biases identify an embedding.
+        weights = (embedding.node, embedding.bias)
+        content = b"".join(part.detach().numpy().tobytes() for part in weights)
+        identity.append(hashlib.sha256(content).hexdigest())
+    return make_suite(kb, model_ranker, graph_ranker, splits=splits, identity=" ".join(identity))

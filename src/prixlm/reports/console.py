@@ -1,34 +1,41 @@
-"""Figures for people: tables for the terminal, plots for the eye.
+"""Text for the terminal: a KB, a run, answers, proposals and result tables.
 
 Names from a KB are untrusted text: `shown` makes them safe for a terminal.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from babel import Locale
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from prixlm.kb.store import KB, SPLITS
 from prixlm.reports.plots import read_metrics, smooth
+from prixlm.reports.tables import ResultTable
 from prixlm.types import Answer, Asked, Entity
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDE = 9
+"""Columns from which a result table gives up the space between them to fit 80 characters."""
 
 
 def shown(text: str) -> str:
-    """A name for the terminal: no markup of rich's, no control characters."""
+    """Return a name without control characters and with rich's markup escaped."""
     return escape("".join(c if c.isprintable() else " " for c in text))
 
 
 def language_name(code: str) -> str:
+    """Return the English name of a language, or its code if it has none."""
     return str(Locale("en").languages.get("nb" if code == "no" else code, code))
 
 
 def kb_figures(kb: KB) -> dict[str, Any]:
-    """What `prixlm stats --json` prints."""
+    """Return what `prixlm stats --json` prints."""
     counts = kb.manifest.counts
     return {
         "languages": kb.languages,
@@ -47,8 +54,20 @@ def kb_figures(kb: KB) -> dict[str, Any]:
     }
 
 
-def kb_table(kb: KB) -> Table:
-    """Languages with their entities and triples; a column for each split that there is."""
+def print_kb(console: Console, kb: KB) -> None:
+    """Print the languages of a KB with their counts, and the counts of the whole."""
+    counts = kb.manifest.counts
+    console.print(_kb_table(kb))
+    console.print(
+        f"{counts['concepts']:,} concepts, {counts['relations']:,} relations, "
+        f"{counts['links']:,} explicit links, {counts['aliases']:,} further names. "
+        f"Licence of the data: {shown(kb.manifest.licence)}."
+    )
+
+
+def _kb_table(kb: KB) -> Table:
+    """Return entities and triples by language, with a column per split that has triples."""
+    # A KB that is not split has train triples only, and one column for them.
     splits = [s for s in SPLITS if kb.num_triples(split=s)] or ["train"]
     table = Table(title=shown(str(kb.folder)), title_style="bold", show_footer=True)
     table.add_column("language", footer=f"{len(kb.languages)} languages", no_wrap=True)
@@ -59,25 +78,15 @@ def kb_table(kb: KB) -> Table:
         header = "triples" if len(splits) == 1 else split
         table.add_column(header, footer=f"{kb.num_triples(split=split):,}", justify="right")
     for lang in kb.languages:
-        numbers = [kb.num_triples(lang, split) for split in splits]
+        triples = [kb.num_triples(lang, split) for split in splits]
         entities = kb.manifest.counts["entities"][lang]
-        cells = [f"{number:,}" for number in (entities, linked[lang], *numbers)]
+        cells = [f"{count:,}" for count in (entities, linked[lang], *triples)]
         table.add_row(f"{lang}  {shown(language_name(lang))}", *cells)
     return table
 
 
-def print_kb(console: Console, kb: KB) -> None:
-    counts = kb.manifest.counts
-    console.print(kb_table(kb))
-    console.print(
-        f"{counts['concepts']:,} concepts, {counts['relations']:,} relations, "
-        f"{counts['links']:,} explicit links, {counts['aliases']:,} further names. "
-        f"Licence of the data: {shown(kb.manifest.licence)}."
-    )
-
-
 def print_account(console: Console, kb: KB) -> None:
-    """Where the rows that were read went, so that nothing is lost in silence."""
+    """Print how many rows were read, imported, rejected and filtered, by reason."""
     account = kb.manifest.account
     imported = account["imported"]
     console.print(
@@ -85,17 +94,21 @@ def print_account(console: Console, kb: KB) -> None:
         f"({_listed(imported)}), rejected {sum(account['rejected'].values()):,}, "
         f"filtered {sum(account['filtered'].values()):,}."
     )
-    for word in ("rejected", "filtered"):
-        if account[word]:
-            console.print(f"  {word}: {_listed(account[word])}")
+    for outcome in ("rejected", "filtered"):
+        if account[outcome]:
+            console.print(f"  {outcome}: {_listed(account[outcome])}")
     if "truncated or damaged archive" in account["rejected"]:
-        console.print("  [bold]An archive is damaged[/bold]: only what stands before was read.")
+        console.print("  [bold]An archive is damaged[/bold]: only the rows before that were read.")
     if account["rejected"]:
-        console.print(f"  The first of each are in {shown(str(kb.folder / 'rejects.tsv'))}.")
+        console.print(f"  Samples of each reason: {shown(str(kb.folder / 'rejects.tsv'))}.")
 
 
-def print_facts(console: Console, kb: KB, langs: list[str], number: int = 2) -> None:
-    """A few facts of some languages, for the eye."""
+def _listed(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{shown(name)}: {count:,}" for name, count in counts.items()) or "none"
+
+
+def print_facts(console: Console, kb: KB, langs: Sequence[str], number: int = 2) -> None:
+    """Print a few facts of each language, each with another relation."""
     table = Table(title="Some of its facts", title_style="bold")
     for column in ("language", "subject", "relation", "object"):
         table.add_column(column)
@@ -103,11 +116,12 @@ def print_facts(console: Console, kb: KB, langs: list[str], number: int = 2) -> 
         if lang not in kb.languages:
             continue
         names = kb.relation_names(lang)
+        # The first fact of each relation; md5 shuffles the subjects, the same order every time.
         rows = kb.query(
             "SELECT s.name, t.relation, o.name FROM (SELECT *, row_number() OVER "
-            "(PARTITION BY relation ORDER BY md5(CAST(subject AS VARCHAR))) AS place FROM triples "
+            "(PARTITION BY relation ORDER BY md5(CAST(subject AS VARCHAR))) AS rank FROM triples "
             "WHERE lang = $lang) t JOIN entities s ON s.id = t.subject "
-            "JOIN entities o ON o.id = t.object WHERE place = 1 ORDER BY t.relation LIMIT $number",
+            "JOIN entities o ON o.id = t.object WHERE rank = 1 ORDER BY t.relation LIMIT $number",
             {"lang": lang, "number": number},
         ).fetchall()
         for subject, relation, object_ in rows:
@@ -116,7 +130,7 @@ def print_facts(console: Console, kb: KB, langs: list[str], number: int = 2) -> 
 
 
 def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> None:
-    """The answers to one query, best first."""
+    """Print the answers to one query, best first."""
     table = Table(title=shown(title), title_style="bold", title_justify="left")
     table.add_column("", justify="right")
     table.add_column("answer")
@@ -127,39 +141,69 @@ def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> No
 
 
 def print_proposals(
-    console: Console, folder: Path, manifest: dict[str, Any], most: int = 5
+    console: Console, folder: Path, manifest: Mapping[str, Any], most: int = 5
 ) -> None:
-    """How many there are, and the first of each language."""
+    """Print the first `most` proposed facts of each language, and the counts of all proposals."""
     import pyarrow.parquet as pq
 
-    shown_of: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     table = Table(title="Proposals", title_style="bold", title_justify="left")
     for column in ("language", "subject", "relation", "object", "confidence", "stated in"):
         table.add_column(column, justify="right" if column == "confidence" else "left")
+    # There may be millions of proposals, so the file is streamed.
     with pq.ParquetFile(folder / "proposals.parquet") as file:
         for batch in file.iter_batches(1 << 12):
             for row in batch.to_pylist():
-                shown_of[row["lang"]] += 1
-                if shown_of[row["lang"]] <= most:
-                    names = (
-                        shown(row[f"{part}_name"]) for part in ("subject", "relation", "object")
-                    )
+                counts[row["lang"]] += 1
+                if counts[row["lang"]] <= most:
+                    names = (shown(row[f"{x}_name"]) for x in ("subject", "relation", "object"))
                     stated = ", ".join(row["origin"]) or "–"
                     table.add_row(row["lang"], *names, f"{row['confidence']:.2f}", stated)
-    if not shown_of:
-        console.print("Nothing is proposed: no question has an answer that is sure enough.")
-    else:
+    if counts:
         console.print(table)
-    for lang, parts in manifest["proposals"].items():
-        told = ", ".join(f"{number:,} {why}" for why, number in parts.items())
-        console.print(f"{lang}: {sum(parts.values()):,} proposals ({told}).", markup=False)
-    console.print(f"Written to {folder}.", markup=False)
+    for sentence in proposal_sentences(manifest):
+        console.print(sentence, markup=False, soft_wrap=True)
+    console.print(f"Written to {folder}.", markup=False, soft_wrap=True)
+
+
+def proposal_sentences(manifest: Mapping[str, Any]) -> list[str]:
+    """Return for each language what was proposed and, if it has no facts, what to try."""
+    threshold = manifest["config"]["min_confidence"]
+    sentences = []
+    for lang in manifest["config"]["into"]:
+        kinds = manifest["proposals"].get(lang, {})
+        counts = {"facts": sum(kinds.values())}
+        # Labels and links are in the manifest only if they were asked for.
+        for table, key in (("labels", "names"), ("links", "links")):
+            if lang in manifest.get(table, {}):
+                counts[table] = manifest[table][lang][key]
+        some = [f"{count:,} {kind}" for kind, count in counts.items() if count]
+        none = [kind for kind, count in counts.items() if not count]
+        name = language_name(lang)
+        if some:
+            sentence = f"Proposed {_join(some)} for {name}"
+            sentence += f" and no {_join(none, 'or')}." if none else "."
+        else:
+            sentence = f"Proposed no {_join(none, 'or')} for {name}."
+        if counts["facts"]:
+            sentence += f" Facts: {', '.join(f'{n:,} {kind}' for kind, n in kinds.items())}."
+        else:
+            sentence += f" No fact reached confidence {threshold:g}"
+            # About 60 % of the threshold, rounded to a value that people would type.
+            sentence += f"; try --min-confidence {0.6 * threshold:.1g}." if threshold else "."
+        sentences.append(sentence)
+    return sentences
+
+
+def _join(words: Sequence[str], last: str = "and") -> str:
+    """Join words for a sentence: `a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def print_linked(
     console: Console, mention: str, answers: Sequence[Answer], entities: Sequence[Entity]
 ) -> None:
-    """The nearest entities of one mention, with their languages and keys."""
+    """Print the nearest entities of one mention, with their languages and keys."""
     table = Table(title=shown(mention), title_style="bold", title_justify="left")
     for column in ("", "entity", "language", "key", "similarity"):
         table.add_column(column, justify="right" if column in ("", "similarity") else "left")
@@ -170,68 +214,97 @@ def print_linked(
 
 
 def print_asked(console: Console, title: str, asked: Sequence[Asked], number: int = 2) -> None:
-    """A few questions of each language with the model's best answers and the truth, and the hits
-    of all of them."""
+    """Print `number` questions of each language with the best answers, and the hits of all."""
     table = Table(title=title, title_style="bold", title_justify="left")
     for column in ("language", "question", "best answers", "truth", "rank"):
         table.add_column(column, justify="right" if column == "rank" else "left")
     counts: Counter[str] = Counter()
-    for one in asked:
-        query = one.query
+    for question in asked:
+        query = question.query
         lang = query.to or query.lang
         counts[lang] += 1
         if counts[lang] <= number:
-            what = query.relation or language_name(query.to or "")
-            names = dict.fromkeys(answer.name for answer in one.answers)  # names can collide
-            best = ", ".join(list(names)[:3])
+            # A link asks for a name in a language, any other question for an object.
+            relation = query.relation or language_name(query.to or "")
+            names = dict.fromkeys(answer.name for answer in question.answers)  # names can collide
             table.add_row(
                 lang,
-                shown(f"{query.subject} · {what}"),
-                shown(best),
-                shown(", ".join(one.truth[:3])),
-                str(one.rank or "–"),
+                shown(f"{query.subject} · {relation}"),
+                shown(", ".join(list(names)[:3])),
+                shown(", ".join(question.truth[:3])),
+                str(question.rank or "–"),
             )
     console.print(table)
-    ranks = [one.rank for one in asked]
-    hits = [
-        sum(r is not None and r <= most for r in ranks) / max(1, len(ranks)) for most in (1, 10)
-    ]
+    ranks = [question.rank for question in asked]
+    first, ten = (
+        sum(rank is not None and rank <= k for rank in ranks) / max(1, len(ranks)) for k in (1, 10)
+    )
     console.print(
-        f"Of {len(ranks):,} asked, {hits[0]:.0%} have the truth first and {hits[1]:.0%} "
-        "among the best ten."
+        f"{len(ranks):,} questions: the right answer comes first in {first:.0%} and is among the "
+        f"best ten in {ten:.0%}."
     )
 
 
+def print_tables(console: Console, tables: Iterable[ResultTable]) -> None:
+    """Print result tables, one below the other."""
+    for result in tables:
+        # A title of its own line: rich wraps a table's title to the table's width.
+        console.print(f"[bold]{shown(result.title)} (%)[/bold]")
+        # Numbers are below the columns, so that eight languages fit 80 characters.
+        headers = result.header_parts()
+        gap = 1 if len(headers) < _WIDE else 0
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False)
+        table.add_column("row", min_width=14)
+        has_numbers = any(number for _, number in headers)
+        for name, number in headers:
+            lines = f"{shown(name)}\n{number}" if has_numbers else shown(name)
+            table.add_column(lines, justify="right", no_wrap=True)
+        for method in result.rows:
+            table.add_row(shown(method), *map(shown, result.cells(method)))
+        console.print(table)
+        for note in result.notes:
+            console.print(shown(note))
+        console.print()
+
+
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """A curve in one line of a terminal."""
+    """Draw a curve in one line of text."""
     if not values:
         return ""
+    # At most `width` values, evenly spaced, as eighths between the lowest and the highest.
     step = max(1, len(values) / width)
     picked = [values[int(i * step)] for i in range(min(width, len(values)))]
     low, high = min(picked), max(picked)
-    bars = "▁▂▃▄▅▆▇█"
-    return "".join(bars[round((v - low) / ((high - low) or 1) * 7)] for v in picked)
+    return "".join(_BARS[round((v - low) / ((high - low) or 1) * 7)] for v in picked)
 
 
-def print_run(console: Console, run: Path, trained: dict[str, Any]) -> None:
-    """What a pretraining read, what the length rule left out, and how its loss fell."""
-    table = Table(title="Facts it learnt from", title_style="bold", show_footer=True)
-    columns = ("triples", "links_an_epoch", "triples_too_long", "links_too_long")
+def print_run(console: Console, run: Path, facts: Mapping[str, Mapping[str, int]]) -> None:
+    """Print what a pretraining read, what the length rule left out, and how its loss fell.
+
+    facts: counts by language under `triples` and `links an epoch`, then those of each kind that
+    are too long, in the same order (`Lineage.facts_by_language`).
+    """
+    table = Table(title="Training facts", title_style="bold", show_footer=True)
     table.add_column("language", footer="all", no_wrap=True)
-    for column in columns:
-        total = sum(trained[column].values())
-        table.add_column(column.replace("_", " "), footer=f"{total:,}", justify="right")
-    for lang in sorted(set(trained["triples"]) | set(trained["links_an_epoch"])):
-        cells = []
-        for column, whole in zip(columns, (None, None, *columns[:2]), strict=True):
-            number = trained[column].get(lang, 0)
-            share = number / max(1, trained[whole].get(lang, 0)) if whole else 0
-            cells.append(f"{number:,}" + (f" ({share:.1%})" if share else ""))
+    for title, counts in facts.items():
+        table.add_column(title, footer=f"{sum(counts.values()):,}", justify="right")
+    triples, links, long_triples, long_links = facts.values()
+    for lang in sorted({*triples, *links}):
+        cells = [f"{counts.get(lang, 0):,}" for counts in (triples, links)]
+        for too_long, counts in ((long_triples, triples), (long_links, links)):
+            count = too_long.get(lang, 0)
+            share = count / max(1, counts.get(lang, 0))
+            cells.append(f"{count:,}" + (f" ({share:.1%})" if share else ""))
         table.add_row(f"{lang}  {shown(language_name(lang))}", *cells)
     console.print(table)
+    _print_losses(console, run)
+    console.print(f"The model is in {shown(str(run))}; loss.png shows the loss.")
+
+
+def _print_losses(console: Console, run: Path) -> None:
     metrics = read_metrics(run)
     train = [line for line in metrics if "loss" in line]
-    valid = [line for line in metrics if "valid_loss" in line]
+    valid = [line["valid_nats_per_name"] for line in metrics if "valid_loss" in line]
     if train:
         first, last = train[0]["loss"], train[-1]["loss"]
         curve = sparkline(smooth([line["loss"] for line in train]))
@@ -239,13 +312,6 @@ def print_run(console: Console, run: Path, trained: dict[str, Any]) -> None:
         rate = train[-1]["facts_per_second"]
         console.print(f"{int(train[-1]['step']):,} steps, {rate:,.0f} facts/s.")
     if valid:
-        values = [line["valid_nats_per_name"] for line in valid]
         console.print(
-            f"Validation {values[0]:.2f} → {values[-1]:.2f} nats per object name"
-            f"  {sparkline(values)}"
+            f"Validation {valid[0]:.2f} → {valid[-1]:.2f} nats per object name  {sparkline(valid)}"
         )
-    console.print(f"The model is in {shown(str(run))}; loss.png there shows the curve.")
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return "; ".join(f"{shown(name)}: {number:,}" for name, number in counts.items()) or "none"

@@ -1,15 +1,22 @@
-"""Plots: the loss of a run, results over checkpoints, and the reliability of a confidence."""
+"""Plots: the loss of a run, results by method or over checkpoints, reliability of a confidence.
+
+Matplotlib is imported only when something is drawn, and without pyplot: no window, no global state.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from prixlm.metrics import Reliability
+from prixlm.reports.tables import MEAN, ResultTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:
-    """The lines of a run's metrics.jsonl."""
+    """Return the lines of a run's metrics.jsonl; a line that was cut off by a kill is skipped."""
     path = run / "metrics.jsonl"
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
@@ -18,15 +25,12 @@ def read_metrics(run: Path) -> list[dict[str, float]]:
 def plot_metrics(run: Path) -> Path | None:
     """Draw the losses of a run into its folder: loss.png."""
     metrics = read_metrics(run)
+    # A line has the losses of one step or of one validation.
     train = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
     valid = [(line["step"], line["valid_loss"]) for line in metrics if "valid_loss" in line]
     if not train:
         return None
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(7, 4)
     axes = figure.subplots()
     steps, losses = zip(*train, strict=True)
     axes.plot(steps, losses, color="0.8", linewidth=1)
@@ -42,42 +46,63 @@ def plot_metrics(run: Path) -> Path | None:
 
 
 def smooth(values: Sequence[float], share: float = 0.9) -> list[float]:
-    """A running mean that starts at the first value."""
-    smooth, found = values[0], []
+    """Return a running mean that starts at the first value."""
+    mean, smoothed = values[0], []
     for value in values:
-        smooth = share * smooth + (1 - share) * value
-        found.append(smooth)
-    return found
+        mean = share * mean + (1 - share) * value
+        smoothed.append(mean)
+    return smoothed
 
 
 def plot_curves(
-    curves: dict[str, list[tuple[float, float]]], path: Path, ylabel: str, title: str
+    curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, ylabel: str, title: str
 ) -> None:
-    """Results over checkpoints: a line for each language."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Draw results over checkpoints, a line per language.
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    curves: (step, value) points by language.
+    """
+    figure = _figure(7, 4)
     axes = figure.subplots()
-    for number, (name, points) in enumerate(curves.items()):
+    for index, (name, points) in enumerate(curves.items()):
         xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, marker="o", label=plain_label(name), color=line_colour(number))
+        axes.plot(xs, ys, marker="o", label=_label(name), color=_colour(index))
     axes.set(xlabel="step", ylabel=ylabel, title=title, ylim=(0, None))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right center")
     figure.savefig(path, dpi=120)
 
 
+def plot_tables(tables: Sequence[ResultTable], path: Path) -> None:
+    """Draw result tables as bars: a panel per table, a group per column, a colour per method."""
+    # One colour per method in all panels, also where a panel lacks one of them.
+    methods = list(dict.fromkeys(method for table in tables for method in table.rows))
+    figure = _figure(10, 3.4 * len(tables) + 0.22 * len(methods))
+    panels = figure.subplots(len(tables), squeeze=False)[:, 0]
+    width = 0.85 / max(1, len(methods))
+    for axes, table in zip(panels, tables, strict=True):
+        columns = [*table.columns(), MEAN]
+        for index, method in enumerate(methods):
+            if method not in table.rows:
+                continue
+            values = [*table.values(method).values(), table.mean(method)]
+            lefts = [column + index * width for column in range(len(columns))]
+            heights = [100 * value for value in values]
+            axes.bar(lefts, heights, width, label=_label(method), color=_colour(index))
+        # The middle of a group: half of its 0.85, less half a bar, as bars are centred on `lefts`.
+        axes.set_xticks([column + 0.425 - width / 2 for column in range(len(columns))], columns)
+        axes.set(ylabel=f"{table.metric} (%)", title=table.title)
+        axes.grid(axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
 def plot_reliability(
     curves: Mapping[str, Mapping[str, Reliability]], path: Path | IO[bytes]
 ) -> None:
-    """Plot confidence against the share that is right: a panel per method, a line per language."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.6 * len(curves), 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    """Draw confidence against the share that is right: a panel per method, a line per language."""
+    figure = _figure(3.6 * len(curves), 3.8)
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (method, by_language) in zip(panels, curves.items(), strict=True):
         axes.plot([0, 1], [0, 1], color="grey", linestyle=":", label="perfect calibration")
@@ -91,12 +116,22 @@ def plot_reliability(
     figure.savefig(path, dpi=110)
 
 
-def plain_label(text: str) -> str:
-    """For matplotlib, which reads $...$ as mathematics and _ as hidden."""
+def _figure(width: float, height: float) -> "Figure":
+    """Return an empty figure of a size in inches that is drawn to a file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _label(text: str) -> str:
+    """Escape a name for matplotlib: $...$ would be mathematics, a leading _ not in the legend."""
     return text.replace("$", r"\$").lstrip("_")
 
 
-def line_colour(number: int) -> Any:
+def _colour(index: int) -> Any:
     from matplotlib import colormaps
 
-    return colormaps["tab20"](number % 20)
+    return colormaps["tab20"](index % 20)

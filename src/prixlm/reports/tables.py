@@ -1,219 +1,243 @@
-"""Rows of a task's table: figures by language and subset, as files, tables and plots.
+"""The one type for tables of results, with its JSON and Markdown.
 
-row = Row("links: pairs", figures_by_language(table), "exact")
-save_row(row, Path("rows/pairs.json"))
-print_rows(console, rows); markdown(rows); plot_rows(rows, Path("table.png"))
+    table = ResultTable("accuracy@1", subset="names that differ")
+    table.add("string similarity", "fi", 0.42, number=122)
+    write_tables(Path("out"), "xel", [table])        # out/xel.json and out/xel.md
+
+Every task reports its results as these tables: a row per method, a column per language or figure.
+Values are shares from 0 to 1 and are shown in per cent. `console.print_tables` prints the tables on
+a terminal and `plots.plot_tables` draws them.
 """
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import Any, NamedTuple
 
 from prixlm.errors import PrixError
 from prixlm.files import write_atomically
-from prixlm.metrics import Figures, mean_figures
-from prixlm.reports.console import shown
-from prixlm.reports.grids import Grid, read_grids
-from prixlm.reports.plots import line_colour, plain_label
 
-METRICS = {"hits_1": "Hits@1", "hits_3": "Hits@3", "hits_10": "Hits@10", "mrr": "MRR"}
 MEAN = "mean"
+"""Header of the last column: the plain mean over all others, as in the paper."""
+UNKNOWN = "–"
+_NAN = float("nan")
+
+
+class Cell(NamedTuple):
+    """One result."""
+
+    value: float  # share from 0 to 1; NaN where nothing was asked
+    number: int | None = None  # questions that it is a share of
 
 
 @dataclass(frozen=True)
-class Row:
-    """One ranker's figures."""
+class ResultTable:
+    """Results of one metric by method and column."""
 
-    title: str
-    figures: dict[str, dict[str, Figures]]  # by language and subset
-    how: str  # which search gave the ranks, and on which facts
-    training_seconds: float | None = None  # none where nothing is trained
-    ranking_seconds: float | None = None
+    metric: str
+    candidates: str = ""  # what answers were ranked among, if there is a choice
+    subset: str = ""  # which of the questions were counted; all if empty
+    rows: dict[str, dict[str, Cell]] = field(default_factory=dict)  # by method, then column
+    details: dict[str, dict[str, str]] = field(default_factory=dict)  # further columns of text
+    notes: list[str] = field(default_factory=list)  # sentences below the table
+    has_mean: bool = True  # False if the columns are different figures
 
-    def cell(self, lang: str, subset: str) -> Figures:
-        """A language's figures, or the plain mean over languages, as the paper has it."""
-        if lang == MEAN:
-            return mean_figures([parts[subset] for parts in self.figures.values()])
-        return self.figures[lang][subset]
+    def add(self, method: str, column: str, value: float, number: int | None = None) -> None:
+        """Set the result of a method in a column; rows and columns keep the order of adding."""
+        self.rows.setdefault(method, {})[column] = Cell(value, number)
 
+    @property
+    def title(self) -> str:
+        """The metric, the candidates and the subset in one line."""
+        among = f" among {self.candidates}" if self.candidates else ""
+        return self.metric + among + (f", {self.subset}" if self.subset else "")
 
-def save_row(row: Row, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(row_values(row), indent=1) + "\n")
+    def columns(self) -> list[str]:
+        """Return the columns in the order in which they were added."""
+        return list(dict.fromkeys(column for row in self.rows.values() for column in row))
 
+    def values(self, method: str) -> dict[str, float]:
+        """Return the results of a method by column, NaN where it has none."""
+        row = self.rows[method]
+        return {column: row[column].value if column in row else _NAN for column in self.columns()}
 
-def row_values(row: Row) -> dict[str, Any]:
-    """A row for JSON, which has no NaN: what there are no facts for is null."""
-    values = dataclasses.asdict(row)
-    for parts in values["figures"].values():
-        for part in parts.values():
-            part |= {key: None for key, value in part.items() if value != value}
-    return values
+    def mean(self, method: str) -> float:
+        """Return the plain mean over all columns; NaN if one is unknown."""
+        # A NaN makes the sum NaN: a mean over fewer languages could not be compared.
+        values = self.values(method).values()
+        return sum(values) / len(values) if values else _NAN
 
+    def numbers(self) -> dict[str, int]:
+        """Return the number of questions of each column whose rows agree on it."""
+        numbers: dict[str, set[int]] = {}
+        for row in self.rows.values():
+            for column, cell in row.items():
+                if cell.number is not None:
+                    numbers.setdefault(column, set()).add(cell.number)
+        return {column: number for column, (number, *more) in numbers.items() if not more}
 
-def load_row(path: Path) -> Row:
-    try:
-        return _row(json.loads(path.read_text("utf-8")), path)
-    except (OSError, ValueError) as error:
-        raise PrixError(f"{path} is no row of a table ({error}): remove it.") from None
+    def header_parts(self) -> list[tuple[str, str]]:
+        """Return the columns after the method, each with its number of questions, if known."""
+        numbers = self.numbers()
+        parts = [(c, f"{numbers[c]:,}" if c in numbers else "") for c in self.columns()]
+        further = [*([MEAN] if self._shows_mean() else []), *self._detail_columns()]
+        return parts + [(column, "") for column in further]
 
+    def headers(self) -> list[str]:
+        """Return the headers of the columns after the method: `fi (1,234)`."""
+        return [f"{name} ({number})" if number else name for name, number in self.header_parts()]
 
-def _row(values: dict[str, Any], path: Path) -> Row:
-    try:
-        figures = {
-            lang: {name: _figures(part) for name, part in parts.items()}
-            for lang, parts in values["figures"].items()
+    def cells(self, method: str) -> list[str]:
+        """Return the texts of a row: per cent, with the number where rows differ in it."""
+        numbers, row = self.numbers(), self.rows[method]
+        cells = []
+        # A number that all rows share is in the header; see `header_parts`.
+        for column, value in self.values(method).items():
+            number = row[column].number if column in row and column not in numbers else None
+            cells.append(percent(value) + (f" ({number:,})" if number is not None else ""))
+        if self._shows_mean():
+            cells.append(percent(self.mean(method)))
+        details = self.details.get(method, {})
+        return [*cells, *(details.get(column, "") for column in self._detail_columns())]
+
+    def _shows_mean(self) -> bool:
+        return self.has_mean and len(self.columns()) > 1
+
+    def _detail_columns(self) -> list[str]:
+        return list(dict.fromkeys(column for row in self.details.values() for column in row))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table for JSON, which has no NaN: an unknown value is null."""
+        # As in the text: a number by column where rows agree on it, else by row and column.
+        numbers = self.numbers()
+        row_numbers = {
+            method: {
+                column: cell.number
+                for column, cell in row.items()
+                if cell.number is not None and column not in numbers
+            }
+            for method, row in self.rows.items()
         }
-        return Row(**{**values, "figures": figures})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise PrixError(f"{path} is no row of a table ({error}): remove it.") from None
+        values = {
+            method: {c: None if cell.value != cell.value else cell.value for c, cell in row.items()}
+            for method, row in self.rows.items()
+        }
+        return {
+            "title": self.title,
+            "metric": self.metric,
+            "candidates": self.candidates,
+            "subset": self.subset,
+            "rows": values,
+            "numbers": numbers,
+            "own_numbers": {method: row for method, row in row_numbers.items() if row},
+            "details": self.details,
+            "notes": self.notes,
+            "has_mean": self.has_mean,
+        }
 
-
-def _figures(part: dict[str, Any]) -> Figures:
-    values: dict[str, Any] = {
-        key: float("nan") if value is None else value for key, value in part.items()
-    }
-    return Figures(**values)
-
-
-def print_rows(
-    console: Console,
-    rows: Sequence[Row],
-    metrics: Sequence[str] = tuple(METRICS),
-    subsets: Sequence[str] = ("all",),
-) -> None:
-    """A table for each figure and subset: a line for each row, a column for each language."""
-    for subset in subsets:
-        for metric in metrics:
-            title = METRICS[metric] if subset == "all" else f"{METRICS[metric]}, {subset}"
-            table = Table(title=f"{title} (%)", title_style="bold")
-            table.add_column("row")
-            langs = [*_languages(rows), MEAN]
-            for lang in langs:
-                table.add_column(lang, justify="right", no_wrap=True)
-            for row in rows:
-                table.add_row(
-                    shown(row.title), *(_percent(row, lang, subset, metric) for lang in langs)
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "ResultTable":
+        """Read what `to_json` returned, or a file of version 0.1, which has the title alone."""
+        numbers, row_numbers = values["numbers"], values.get("own_numbers", {})
+        rows = {
+            method: {
+                column: Cell(
+                    _NAN if value is None else float(value),
+                    row_numbers.get(method, {}).get(column, numbers.get(column)),
                 )
-            console.print(table)
+                for column, value in row.items()
+            }
+            for method, row in values["rows"].items()
+        }
+        return cls(
+            values.get("metric", values["title"]),
+            values.get("candidates", ""),
+            values.get("subset", ""),
+            rows,
+            values.get("details", {}),
+            values.get("notes", []),
+            values.get("has_mean", True),
+        )
 
 
-def markdown(rows: Sequence[Row], subsets: Sequence[str] = ("all",)) -> str:
-    """The same as Markdown: Hits@1 / Hits@3 / Hits@10 / MRR in each cell."""
-    langs = [*_languages(rows), MEAN]
+def percent(value: float) -> str:
+    """Return a share as per cent with one decimal."""
+    return UNKNOWN if value != value else f"{100 * value:.1f}"
+
+
+def tables_to_json(tables: Iterable[ResultTable]) -> list[dict[str, Any]]:
+    """Return tables as JSON values."""
+    return [table.to_json() for table in tables]
+
+
+def tables_markdown(tables: Iterable[ResultTable]) -> str:
+    """Return tables as Markdown, one below the other."""
     parts = []
-    for subset in subsets:
+    for table in tables:
+        headers = [plain(name) for name in table.headers()]
         lines = [
-            f"**{subset}** facts: {' / '.join(METRICS.values())} (%)",
+            f"**{plain(table.title)}** (%)",
             "",
-            "| row | " + " | ".join(langs) + " | ranks | training |",
-            "| --- |" + " --- |" * (len(langs) + 2),
+            "| row | " + " | ".join(headers) + " |",
+            "| --- |" + " ---: |" * len(headers),
+            *(
+                f"| {plain(method)} | " + " | ".join(map(plain, table.cells(method))) + " |"
+                for method in table.rows
+            ),
         ]
-        for row in rows:
-            cells = [
-                " / ".join(_percent(row, lang, subset, metric) for metric in METRICS)
-                for lang in langs
-            ]
-            title = row.title.replace("|", "\\|")
-            lines.append(f"| {title} | " + " | ".join(cells) + f" | {row.how} | {minutes(row)} |")
+        lines += [f"\n{plain(note)}" for note in table.notes]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 
-def rows_as_grids(
-    rows: Sequence[Row], metrics: Sequence[str] = ("hits_1", "hits_10")
-) -> list[Grid]:
-    """A table for each figure, over all facts."""
-    return [
-        Grid(
-            METRICS[metric],
-            {
-                row.title: {
-                    lang: getattr(parts["all"], metric) for lang, parts in row.figures.items()
-                }
-                for row in rows
-            },
-            {lang: parts["all"].number for row in rows for lang, parts in row.figures.items()},
-        )
-        for metric in metrics
-    ]
+def plain(text: object) -> str:
+    """Escape text for Markdown, so that nothing in a name is read as markup."""
+    # A line end would end the table's row, and `<` would begin HTML, which no backslash escapes.
+    escaped = " ".join(str(text).split()).replace("<", "&lt;")
+    return re.sub(r"([|\[\]`*_!])", r"\\\1", escaped)
 
 
-def read_tables(path: Path) -> list[Grid]:
-    """The tables of any evaluation: what `--to` of `evaluate` or `reproduce` wrote as JSON."""
+def write_tables(to: Path, name: str, tables: Sequence[ResultTable]) -> None:
+    """Write `name.md` and `name.json` into a folder."""
+    to.mkdir(parents=True, exist_ok=True)
+    write_atomically(to / f"{name}.md", tables_markdown(tables))
+    text = json.dumps(tables_to_json(tables), ensure_ascii=False, indent=1)
+    write_atomically(to / f"{name}.json", text + "\n")
+
+
+def read_tables(path: Path) -> list[ResultTable]:
+    """Read the JSON that `write_tables` wrote."""
+    return tables_from_json(read_json(path), path)
+
+
+def tables_from_json(values: Any, path: Path) -> list[ResultTable]:
+    """Return the tables of a parsed JSON file; `path` is for the error."""
     try:
-        values = json.loads(path.read_text("utf-8"))
+        return [ResultTable.from_json(table) for table in values]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise PrixError(
+            f"{path} does not hold result tables ({error!r}): expected the JSON that "
+            "`prixlm evaluate --to` or `prixlm reproduce` wrote."
+        ) from None
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file; refuse it in one line if it cannot be read."""
+    try:
+        return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise PrixError(f"{path} cannot be read as JSON: {error}.") from None
-    if not isinstance(values, dict):
-        return read_grids(path)
-    rows = [_row(one, path) for part in values.values() for one in part]
-    return rows_as_grids([row for row in rows if row.figures])
 
 
-def write_table(to: Path, tables: Mapping[str, Sequence[Row]]) -> None:
-    """Tables by title with all their rows' subsets, as Markdown and JSON: table.md, table.json."""
-    to.mkdir(parents=True, exist_ok=True)
-    parts = [
-        (f"## {title}\n\n" if title else "") + markdown(rows, _subsets(rows))
-        for title, rows in tables.items()
-    ]
-    write_atomically(to / "table.md", "\n".join(parts))
-    values = {title or "rows": [row_values(row) for row in rows] for title, rows in tables.items()}
-    write_atomically(to / "table.json", json.dumps(values, indent=1) + "\n")
-
-
-def minutes(row: Row) -> str:
-    if row.training_seconds is None:
-        return "none"
-    if row.training_seconds < 90:
-        return f"{row.training_seconds:.0f} s"
-    return f"{row.training_seconds / 60:.0f} min"
-
-
-def plot_rows(rows: Sequence[Row], path: Path, metric: str = "mrr") -> None:
-    """Bars by language, all facts and those that stand in no other language side by side."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    langs = [*_languages(rows), MEAN]
-    subsets = [name for name in ("all", "no transfer") if name in _subsets(rows)]
-    figure = Figure(figsize=(10, 3.4 * len(subsets) + 0.22 * len(rows)), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(subsets), squeeze=False)[:, 0]
-    width = 0.85 / max(1, len(rows))
-    for axes, subset in zip(panels, subsets, strict=True):
-        for number, row in enumerate(rows):
-            values = [100 * getattr(row.cell(lang, subset), metric) for lang in langs]
-            places = [place + number * width for place in range(len(langs))]
-            axes.bar(places, values, width, label=plain_label(row.title), color=line_colour(number))
-        axes.set_xticks([place + 0.425 - width / 2 for place in range(len(langs))], langs)
-        axes.set(ylabel=f"{METRICS[metric]} (%)", title=f"{subset} facts")
-        axes.grid(axis="y", alpha=0.3)
-        axes.set_axisbelow(True)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
-    figure.savefig(path, dpi=110)
-
-
-def _languages(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(lang for row in rows for lang in row.figures))
-
-
-def _subsets(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(s for row in rows for parts in row.figures.values() for s in parts))
-
-
-def _percent(row: Row, lang: str, subset: str, metric: str) -> str:
-    if lang != MEAN and lang not in row.figures:
-        return "–"
-    value = getattr(row.cell(lang, subset), metric)
-    if value != value or (metric == "mrr" and row.how.startswith("beam")):
-        return "–"  # a beam does not know the ranks that it does not find
-    return f"{100 * value:.1f}"
+def name_rows(folders: Sequence[Path]) -> dict[str, Path]:
+    """Name the row of each folder or file by the shortest end of its path that is unique."""
+    if len(set(folders)) < len(folders):
+        raise PrixError(f"{max(folders, key=folders.count)} is given twice.")
+    # Take more and more of the last folders until all names differ.
+    for length in range(1, 1 + max((len(path.parts) for path in folders), default=1)):
+        titles = {"/".join(path.parts[-length:]): path for path in folders}
+        if len(titles) == len(folders):
+            break
+    return titles

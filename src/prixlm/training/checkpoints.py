@@ -1,13 +1,13 @@
-"""Checkpoints of a run: whole or not there, safetensors and JSON only.
+"""Checkpoints of a run: complete or absent, in safetensors and JSON only.
 
-    RUN/checkpoints/step-0001200/   model, optimizer.safetensors, state.json (written last)
+    RUN/checkpoints/step-0001200/   model, optimizer.safetensors, state.json
 
-A checkpoint is written under another name and renamed, so a kill at any moment leaves the last one
-whole. It carries a fingerprint of what it was made from; a run of anything else refuses it.
+A checkpoint is written under a temporary name and renamed, so that a kill at any moment leaves the
+last one complete. It carries a fingerprint of everything that decides what is learnt; a run with
+another fingerprint refuses it.
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -21,19 +21,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, write_atomically
+from prixlm.files import disk_errors, whole_folder
 
 _OPTIMIZER = "optimizer.safetensors"
+_STATE = "state.json"
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
+    """Return the folder of the checkpoint after `step` updates."""
     return run / "checkpoints" / f"step-{step:07d}"
 
 
 def checkpoint_steps(run: Path) -> list[int]:
-    """The steps of a run's whole checkpoints, in order."""
-    folders = (run / "checkpoints").glob("step-*/state.json")
-    return sorted(int(re.sub(r"\D", "", path.parent.name)) for path in folders)
+    """Return the steps of a run's complete checkpoints, in order."""
+    names = [path.parent.name for path in (run / "checkpoints").glob(f"step-*/{_STATE}")]
+    # A temporary folder, step-0001200.PID.tmp, does not match the whole pattern.
+    matches = [re.fullmatch(r"step-(\d+)", name) for name in names]
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def save_checkpoint(
@@ -43,72 +47,71 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     save_model: Callable[[nn.Module, Path], None],
 ) -> None:
-    """Write the checkpoint of `state["step"]`, unless it is there."""
+    """Write the checkpoint of `state["step"]`, unless it exists.
+
+    The caller holds the lock of the run's checkpoints: no other process writes any.
+    """
     folder = checkpoint_folder(run, state["step"])
-    if (folder / "state.json").exists():
+    if (folder / _STATE).exists():
         return
-    work = folder.with_name("writing")
-    shutil.rmtree(work, ignore_errors=True)
-    with saving(work):
-        work.mkdir(parents=True)
-        save_model(model, work)
-        save_file(_flatten(optimizer, model), str(work / _OPTIMIZER))
-        for path in filter(Path.is_file, work.rglob("*")):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        write_atomically(work / "state.json", json.dumps(state))
-        work.rename(folder)
+    for abandoned in folder.parent.glob("step-*.tmp"):  # of a run that was killed while saving
+        shutil.rmtree(abandoned)
+    shutil.rmtree(folder, ignore_errors=True)  # one whose removal was interrupted
+    with saving(folder), whole_folder(folder) as temporary:
+        save_model(model, temporary)
+        save_file(_flatten(optimizer, model), str(temporary / _OPTIMIZER))
+        (temporary / _STATE).write_text(json.dumps(state), "utf-8")
 
 
 def drop_checkpoints(run: Path, keep: Collection[int]) -> None:
-    """Remove the checkpoints that no rule keeps."""
+    """Remove all checkpoints but those of the steps in `keep`."""
     for step in checkpoint_steps(run):
         if step not in keep:
             folder = checkpoint_folder(run, step)
-            (folder / "state.json").unlink()  # first: half a checkpoint is none
+            (folder / _STATE).unlink()  # first: without it, a folder is not a checkpoint
             shutil.rmtree(folder)
 
 
 def read_state(run: Path, fingerprint: dict[str, Any]) -> dict[str, Any] | None:
-    """The state of the newest checkpoint, if there is one and it belongs to this run."""
-    steps = checkpoint_steps(run)
-    if not steps:
+    """Return the state of the newest checkpoint, or None; refuse one of another run.
+
+    fingerprint: hashes by name, such as `KB` and `config`. All of them have to agree.
+    """
+    state = _newest_state(run)
+    if state is None:
         return None
-    path = checkpoint_folder(run, steps[-1]) / "state.json"
-    state: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    found = state["fingerprint"]
-    differ = sorted(key for key, value in fingerprint.items() if found.get(key) != value)
-    if differ:
+    saved = state["fingerprint"]
+    differing = sorted(name for name, value in fingerprint.items() if saved.get(name) != value)
+    if differing:
         raise PrixError(
-            f"{run} has a checkpoint of another run (other {', '.join(differ)}). "
-            "Give the same options as then, or another folder."
+            f"{run} has a checkpoint of another run (different {', '.join(differing)}). "
+            "Repeat the options of that run, or name another folder."
         )
     return state
 
 
 def training_seconds(run: Path) -> float | None:
-    """How long the updates of a run took, up to its newest checkpoint."""
-    steps = checkpoint_steps(run)
-    if not steps:
-        return None
-    state = json.loads((checkpoint_folder(run, steps[-1]) / "state.json").read_text("utf-8"))
-    return float(state.get("seconds", 0.0)) or None
+    """Return how long the updates of a run took, up to its newest checkpoint; None if unknown."""
+    state = _newest_state(run)
+    return None if state is None else float(state.get("seconds", 0.0)) or None
 
 
 def load_checkpoint(
     run: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """The weights and Adam's moments of a checkpoint."""
+    """Load the weights and the optimizer's moments of a checkpoint, in place."""
     folder = checkpoint_folder(run, step)
     try:
         weights = load_file(str(folder / "model.safetensors"))
         moments = load_file(str(folder / _OPTIMIZER))
     except (SafetensorError, OSError) as error:
         raise PrixError(
-            f"{folder} is damaged ({error}). Remove it: the run goes on from the one before."
+            f"{folder} is damaged ({error}). Delete it to resume from the checkpoint before it."
         ) from None
+    # A PrixLM saves its backbone alone, so that transformers can load it; others save themselves.
     backbone: Any = getattr(model, "backbone", model)
     missing, unexpected = backbone.load_state_dict(weights, strict=False)
+    # The decoder's weight is tied to the embeddings, so it is saved only once.
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     if hasattr(backbone, "tie_weights"):
         backbone.tie_weights()
@@ -120,19 +123,29 @@ def load_checkpoint(
 
 @contextmanager
 def saving(folder: Path) -> Iterator[None]:
-    """A full disk as one clear line, also where safetensors has its own words for it."""
+    """Turn a full or read-only disk into one clear line, also if safetensors reports it."""
     with disk_errors(folder):
         try:
             yield
         except SafetensorError as error:
+            # It wraps the system's error in a text: find the number of the error in it.
             code = re.search(r"(?:code: |os error )(\d+)", str(error))
             if code is None:
                 raise
             raise OSError(int(code[1]), str(error), str(folder)) from None
 
 
+def _newest_state(run: Path) -> dict[str, Any] | None:
+    steps = checkpoint_steps(run)
+    if not steps:
+        return None
+    text = (checkpoint_folder(run, steps[-1]) / _STATE).read_text("utf-8")
+    state: dict[str, Any] = json.loads(text)
+    return state
+
+
 def _flatten(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Adam's moments by parameter name, for safetensors."""
+    """Return the optimizer's moments as `parameter/moment`, for safetensors."""
     flat = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():

@@ -1,13 +1,13 @@
-"""One training loop, for pretraining and for Mirror.
+"""The training loop of pretraining, Mirror and the graph embedding.
 
-A `Task` says what a step is and what its loss is. The loop accumulates, schedules, clips, writes
-checkpoints and resumes, on a CPU, a GPU or several (`accelerate launch`, `torchrun`): each process
-takes its share of a step's batches, and gradients are summed over processes once a step. Every step
-is seeded by its number, so a run that was stopped, in whatever way, goes on exactly as if it had
-not been.
+A `Task` provides the steps and the loss. The loop accumulates gradients, schedules the learning
+rate, clips, validates, writes checkpoints and resumes, on a CPU, a GPU or several (`accelerate
+launch`, `torchrun`). Each process takes its share of a step's batches, and the gradients of all
+processes are summed once a step. Every step has its own random seed, so a run that was stopped at
+any moment resumes exactly as if it had not been.
 
     RUN/checkpoints/step-0001200/   see `checkpoints`
-    RUN/metrics.jsonl               a line for each logged step and each validation
+    RUN/metrics.jsonl               one line for each logged step and each validation
 """
 
 import ctypes
@@ -42,39 +42,46 @@ from prixlm.types import Progress
 
 TRACKERS = ("tensorboard", "wandb")
 NOT_IN_FINGERPRINT = ("checkpoints", "log_every", "save_every", "trackers")
-"""Settings that change nothing in what is learnt: a run may go on with others."""
+"""Settings that do not affect what is learnt: a run may resume with other values."""
+
+_METRICS = "metrics.jsonl"
 _BUCKET = 1 << 24
-"""Gradients (as numbers) that are summed over processes in one message."""
+"""Gradient values that are summed over the processes in one message."""
 _RELEASE_EVERY = 25
-"""Steps after which free memory goes back to the system: passes of ever other sizes leave gaps in
-the C library's heap, and without this a run of an hour held more than twice as much."""
+"""Steps between returning free memory to the system. Varying batch sizes fragment glibc's heap:
+without this, a run of one hour held more than twice as much memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How to train; the defaults are the paper's, and the clipping is ours."""
+    """How to train. The defaults are the paper's, except for clipping, which it does not state."""
 
     lr: float = 5e-5  # highest learning rate
     betas: tuple[float, float] = (0.9, 0.98)  # of Adam
-    weight_decay: float = 0.0
-    warmup: float = 0.06  # share of the steps over which the rate rises; then it falls to 0
-    clip: float = 1.0  # largest norm of the gradient; ours, the paper states none
+    weight_decay: float = 0.0  # decoupled, as in AdamW
+    warmup: float = 0.06  # share of the steps over which the learning rate rises
+    clip: float = 1.0  # largest norm of the gradient
     checkpoints: tuple[float, ...] = (0.0, 0.1, 0.75, 1.0)  # shares of the run that are kept
-    save_every: int = 500  # steps between checkpoints to go on from; the last one is kept
+    save_every: int = 500  # steps between checkpoints for resuming; only the newest is kept
     validate_every: int = 500  # steps between validations
-    patience: int | None = None  # stop after so many validations without a better one; keep that
-    log_every: int = 10
-    precision: str = "auto"  # bf16 on a GPU that has it, else no; or no, or bf16
+    patience: int | None = None  # validations without improvement before an early stop; None: never
+    log_every: int = 10  # steps between lines of metrics.jsonl
+    precision: str = "auto"  # auto (bf16 on a GPU that supports it), no, or bf16
     trackers: tuple[str, ...] = ()  # tensorboard, wandb
     optimizer: str = "adam"  # or adagrad
-    schedule: str = "linear"  # after the warm-up the rate falls to 0; or constant
-    seed: int = 0
+    schedule: str = "linear"  # learning rate after the warm-up: linear (falls to 0) or constant
+    seed: int = 0  # of new weights and of dropout
 
     def __post_init__(self) -> None:
         if not self.lr > 0 or not 0 <= self.warmup <= 1 or not self.clip > 0:
-            raise PrixError("lr and clip have to be above 0, and warmup from 0 to 1.")
+            raise PrixError(
+                f"lr {self.lr}, clip {self.clip}, warmup {self.warmup}: expected lr and clip above "
+                "0, and warmup from 0 to 1."
+            )
         if any(not 0 <= share <= 1 for share in self.checkpoints):
-            raise PrixError("checkpoints are shares of the run, from 0 to 1.")
+            raise PrixError(
+                f"checkpoints {list(self.checkpoints)}: expected shares of the run, from 0 to 1."
+            )
         if self.optimizer not in ("adam", "adagrad"):
             raise PrixError(f"optimizer {self.optimizer}: expected adam or adagrad.")
         if self.schedule not in ("linear", "constant"):
@@ -82,7 +89,7 @@ class TrainingConfig:
         if self.precision not in ("auto", "no", "bf16"):
             raise PrixError(f"precision {self.precision}: expected auto, no or bf16.")
         if min(self.save_every, self.validate_every, self.log_every, self.patience or 1) < 1:
-            raise PrixError("save_every, validate_every, log_every and patience are 1 or more.")
+            raise PrixError("save_every, validate_every, log_every and patience must be 1 or more.")
         for name in self.trackers:
             if name not in TRACKERS:
                 raise PrixError(f"tracker {name}: expected {' or '.join(TRACKERS)}.")
@@ -90,36 +97,44 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Step:
-    """The batches of one update, for one process, and what the sum of losses is divided by."""
+    """One update, as one process sees it."""
 
-    batches: list[Any]
-    normaliser: float
-    num_facts: int
+    batches: list[Any]  # of this process
+    normaliser: float  # the losses of all processes are summed and divided by this
+    num_facts: int  # of all processes
 
 
 class Task(Protocol):
-    """What is trained: pretraining or Mirror."""
+    """What is trained: pretraining, Mirror, or the graph embedding."""
 
     num_steps: int
     fingerprint: dict[str, Any]
-    """What a checkpoint must agree on to be gone on from."""
+    """Hashes that a checkpoint has to share with the task if the run is to resume from it."""
 
-    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]: ...
+    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
+        """Yield the steps from number `first` on, for process `rank` of `world`."""
 
-    def loss(self, model: Any, batch: Any) -> Tensor: ...
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        """Return the sum of the losses of one batch."""
 
-    def validate(self, model: Any) -> dict[str, float]: ...
+    def validate(self, model: Any) -> dict[str, float]:
+        """Return figures to log, among them `loss`; nothing if there is nothing to validate on."""
 
-    def save(self, model: Any, folder: Path) -> None: ...
+    def save(self, model: Any, folder: Path) -> None:
+        """Write the model, with its weights in `model.safetensors`."""
 
 
 def learning_rate(config: TrainingConfig, step: int, num_steps: int) -> float:
-    """Linear warm-up, then linear to 0 or constant, for the update that makes step `step`."""
+    """Return the learning rate of update `step`, counted from 1.
+
+    It rises linearly during the warm-up, then falls linearly to 0 or stays constant.
+    """
     warmup = max(1, round(config.warmup * num_steps))
     if step <= warmup:
         return config.lr * step / warmup
     if config.schedule == "constant":
         return config.lr
+    # Counted so that the last update still has a rate above 0.
     return config.lr * (num_steps - step + 1) / max(1, num_steps - warmup + 1)
 
 
@@ -130,32 +145,34 @@ def train(
     run: Path,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train until the task's last step or an early stop; go on from the newest checkpoint.
+    """Train up to the task's last step or an early stop; resume from the newest checkpoint.
 
-    With patience, the weights at the end are those of the best validation.
+    With patience, the model ends with the weights of the best validation. Returns the last step,
+    the best validation loss and its step.
     """
     precision = choose_precision(config.precision)
     trackers = [_check_tracker(name) for name in config.trackers]
-    processes()
-    with disk_errors(run / "metrics.jsonl"):
+    processes()  # the Accelerator reuses its state, which allows several processes on CPUs
+    with disk_errors(run / _METRICS):
         run.mkdir(parents=True, exist_ok=True)
         accelerator = Accelerator(
             mixed_precision=precision, log_with=trackers or None, project_dir=str(run)
         )
         model = model.to(accelerator.device)
         loop = _Loop(model, task, config, run, accelerator, progress)
-        with _signals() as stopping:
-            return loop.run_all(stopping)
+        with _signals() as received:
+            return loop.run_all(received)
 
 
 def processes() -> PartialState:
-    """The processes of this run; several on CPUs too, where there is no GPU."""
+    """Return the state of this run's processes, which may run on CPUs if there is no GPU."""
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1")
     return PartialState(cpu=use_cpu or not torch.accelerator.is_available())
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """The paper's Adam (with weight decay, its decoupled form), or Adagrad."""
+    """Return the paper's Adam (decoupled, if there is weight decay), or Adagrad."""
+    # Fused: one kernel call updates a parameter and its moments.
     if config.optimizer == "adagrad":
         return torch.optim.Adagrad(
             model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
@@ -170,22 +187,23 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
 
 def choose_precision(wanted: str) -> str:
-    """`bf16` or `no`: what `wanted` means on this machine."""
+    """Return what `auto`, `no` or `bf16` means on this machine: `bf16` or `no`."""
     if torch.cuda.is_available():
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         if wanted == "bf16" and not has_bf16:
-            raise PrixError("this GPU cannot multiply in bf16: leave out --precision.")
+            raise PrixError("this GPU does not support bf16: leave out --precision.")
         return "bf16" if has_bf16 and wanted != "no" else "no"
+    # On a CPU, auto means no: bf16 has to be asked for.
     if wanted == "bf16" and not _cpu_has_bf16():
-        raise PrixError("this machine cannot multiply in bf16: leave out --precision.")
+        raise PrixError("this machine does not support bf16: leave out --precision.")
     return "bf16" if wanted == "bf16" else "no"
 
 
 def _cpu_has_bf16() -> bool:
-    """Tried in a process of its own: some machines claim bf16 and die of it."""
+    """Multiply in a separate process: some machines report bf16 and crash when they use it."""
     code = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); a @ a"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    return done.returncode == 0
+    attempt = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    return attempt.returncode == 0
 
 
 def _check_tracker(name: str) -> str:
@@ -195,6 +213,8 @@ def _check_tracker(name: str) -> str:
 
 
 class _Loop:
+    """The state of a run, and the steps that change it."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -207,46 +227,47 @@ class _Loop:
         self.model, self.task, self.config, self.run = model, task, config, run
         self.accelerator, self.progress = accelerator, progress
         self.optimizer = make_optimizer(model, config)
-        self.step = 0
-        self.best: float | None = None
+        self.step = 0  # updates so far
+        self.best: float | None = None  # lowest validation loss
         self.best_step = 0
-        self.num_worse = 0
-        self.seconds = 0.0  # of updates, over all stretches of a run
+        self.num_worse = 0  # validations since the best one
+        self.seconds = 0.0  # spent on updates, before and after resuming
         self.kept = {round(share * task.num_steps) for share in config.checkpoints}
         self.kept.add(task.num_steps)
 
-    def run_all(self, stopping: list[int]) -> dict[str, Any]:
+    def run_all(self, received: list[int]) -> dict[str, Any]:
+        """Run all steps that are left. received: signals that came meanwhile."""
         is_new = not self._resume()
         if self._has_lost_patience():
             return self._finish()
         if self.config.trackers:
             self.accelerator.init_trackers("prixlm")
-        if is_new:
+        if is_new:  # checkpoint 0 has the weights and the validation loss before training
             self._validate()
             self._save()
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        seconds, facts = 0.0, 0
+        seconds, num_facts = 0.0, 0  # since this process started
         started = time.monotonic()
-        for work in self.task.steps(self.step, rank, world):
-            loss, norm, stop_signal = self._update(work, stopping)
+        for step in self.task.steps(self.step, rank, world):
+            loss, norm, stop_signal = self._update(step, received)
             self.step += 1
-            facts += work.num_facts
-            took = time.monotonic() - started
-            seconds, self.seconds = seconds + took, self.seconds + took
-            self._report(loss, norm, facts / seconds)
+            num_facts += step.num_facts
+            elapsed = time.monotonic() - started
+            seconds, self.seconds = seconds + elapsed, self.seconds + elapsed
+            self._report(loss, norm, num_facts / seconds)
             if self.step % _RELEASE_EVERY == 0:
                 _release_memory()
-            is_last = self.step == self._last()
-            due = is_last or self.step % self.config.validate_every == 0
-            stop = due and self._validate()
-            if stop or self._is_kept() or self.step % self.config.save_every == 0:
+            # Validate first: the checkpoint then holds the figure, and knows if it is the best.
+            is_due = self._is_last() or self.step % self.config.validate_every == 0
+            stops_early = is_due and self._validate()
+            if stops_early or self._is_kept() or self.step % self.config.save_every == 0:
                 self._save()
-            if world == 1 and stopping:
-                stop_signal = stopping[0]
-            if stop_signal and self.step < self.task.num_steps:
+            if world == 1 and received:  # one that came during validation or saving counts too
+                stop_signal = received[0]
+            if stop_signal and not self._is_last():
                 self._save()
                 raise Stopped(f"stopped at step {self.step}", stop_signal)
-            if stop:
+            if stops_early:
                 break
             started = time.monotonic()  # validations and checkpoints are not counted
         if self.config.trackers:
@@ -254,59 +275,69 @@ class _Loop:
         return self._finish()
 
     def _finish(self) -> dict[str, Any]:
-        """Where the run ended; its early stop goes back to the best weights."""
+        """Return to the best weights if there is a patience, and tell where the run ended."""
         is_early = self.config.patience is not None and self.best is not None
         if is_early and self.best_step < self.step:
             load_checkpoint(self.run, self.best_step, self.model, self.optimizer)
         return {"step": self.step, "best": self.best, "best_step": self.best_step}
 
+    def _is_last(self) -> bool:
+        return self.step == self.task.num_steps
+
     def _is_kept(self) -> bool:
         is_best = self.config.patience is not None and self.best_step == self.step
         return is_best or self.step in self.kept
 
-    def _update(self, work: Step, stopping: list[int]) -> tuple[float, float, int]:
-        """One update from all batches of a step: its loss, the gradient's norm, a stop signal."""
-        config, model = self.config, self.model
-        model.train()
-        parts = [config.seed, self.step, self.accelerator.process_index]
-        torch.manual_seed(int(np.random.SeedSequence(parts).generate_state(1)[0]))
-        total = torch.zeros(2, device=self.accelerator.device)
-        for batch in work.batches:
+    def _has_lost_patience(self) -> bool:
+        return self.config.patience is not None and self.num_worse >= self.config.patience
+
+    def _update(self, step: Step, received: list[int]) -> tuple[float, float, int]:
+        """Make one update from all batches of a step.
+
+        Returns its loss, the norm of the gradient, and a signal that any process received, or 0.
+        """
+        self.model.train()
+        # A seed for each step and process: a resumed run draws the same dropout as an unbroken one.
+        key = [self.config.seed, self.step, self.accelerator.process_index]
+        torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+        totals = torch.zeros(2, device=self.accelerator.device)  # the loss, and a signal
+        for batch in step.batches:
             with self.accelerator.autocast():
-                loss = self.task.loss(model, batch) / work.normaliser
+                loss = self.task.loss(self.model, batch) / step.normaliser
             self.accelerator.backward(loss)
-            total[0] += loss.detach()
-        # All processes stop after the same step, whichever of them the signal reached.
-        total[1] = stopping[0] if stopping else 0
+            totals[0] += loss.detach()
+        totals[1] = received[0] if received else 0
         if self.accelerator.num_processes > 1:
-            total[0] = self._sum(total[0])
-            total[1] = self.accelerator.gather(total[1:]).max()
+            totals[0] = self._sum(totals[0])
+            # All processes stop after the same step, whichever of them received the signal.
+            totals[1] = self.accelerator.gather(totals[1:]).max()
             self._sum_gradients()
-        value = total[0].item()
-        if not math.isfinite(value):
-            raise PrixError(
-                f"the loss is {value} at step {self.step + 1}, before the update. The last "
-                f"checkpoint is whole; start again in another folder with a lower learning rate."
-            )
-        norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.clip))
-        if not math.isfinite(norm):
-            raise PrixError(
-                f"the gradient's norm is {norm} at step {self.step + 1}, before the update. The "
-                "last checkpoint is whole; start again in another folder with a lower learning "
-                "rate."
-            )
+        # Check before the update, so that no checkpoint ever holds weights that are not finite.
+        value = totals[0].item()
+        self._check_finite("loss", value)
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip))
+        self._check_finite("gradient's norm", norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(config, self.step + 1, self.task.num_steps)
+            group["lr"] = learning_rate(self.config, self.step + 1, self.task.num_steps)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return value, norm, int(total[1].item())
+        return value, norm, int(totals[1].item())
+
+    def _check_finite(self, what: str, value: float) -> None:
+        if not math.isfinite(value):
+            raise PrixError(
+                f"the {what} is {value} at step {self.step + 1}, before the update. The last "
+                "checkpoint is intact. Start again in another folder with a lower learning rate."
+            )
 
     def _sum(self, value: Tensor) -> Tensor:
+        """Sum a tensor over the processes."""
         reduced: Tensor = self.accelerator.reduce(value, reduction="sum")
         return reduced
 
     def _sum_gradients(self) -> None:
-        """Sum the gradients of all processes, many in one message."""
+        """Sum the gradients over the processes, many parameters in one message."""
+        # Every process has to send the same parameters in the same order.
         grads: list[Tensor] = []
         for parameter in self.model.parameters():
             if parameter.grad is None:  # no batch of this process reached it
@@ -319,30 +350,30 @@ class _Loop:
             self._sum_bucket(grads)
 
     def _sum_bucket(self, grads: list[Tensor]) -> None:
+        """Concatenate gradients to one flat tensor, sum it over the processes, and copy it back."""
         summed = self._sum(torch.cat([grad.reshape(-1) for grad in grads]))
-        parts = torch.split(summed, [grad.numel() for grad in grads])
-        for grad, part in zip(grads, parts, strict=True):
-            grad.copy_(part.view_as(grad))
+        sums = torch.split(summed, [grad.numel() for grad in grads])
+        for grad, total in zip(grads, sums, strict=True):
+            grad.copy_(total.view_as(grad))
 
     def _report(self, loss: float, norm: float, rate: float) -> None:
+        """Show progress after each step, and log some of the steps. rate: facts per second."""
         if self.progress is not None and self.accelerator.is_main_process:
-            self.progress(f"train loss {loss:.3f} {rate:,.0f} facts/s", self.step, self._last())
-        if self.step % self.config.log_every == 0 or self.step == self._last():
+            stage = f"train loss {loss:.3f} {rate:,.0f} facts/s"
+            self.progress(stage, self.step, self.task.num_steps)
+        if self.step % self.config.log_every == 0 or self._is_last():
             lr = self.optimizer.param_groups[0]["lr"]
             self._log({"loss": loss, "gradient": norm, "lr": lr, "facts_per_second": rate})
 
-    def _last(self) -> int:
-        return self.task.num_steps
-
     def _log(self, values: dict[str, float]) -> None:
         if self.accelerator.is_main_process:
-            with (self.run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            with (self.run / _METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": self.step, **values}) + "\n")
         if self.config.trackers:
             self.accelerator.log(values, step=self.step)
 
     def _validate(self) -> bool:
-        """Validate and log; whether the run should stop early."""
+        """Validate and log; tell whether the run should stop early."""
         self.model.eval()
         with torch.no_grad():
             figures = self.task.validate(self.model)
@@ -350,14 +381,11 @@ class _Loop:
             return False
         self._log({f"valid_{name}": value for name, value in figures.items()})
         loss = figures["loss"]
-        better = self.best is None or loss < self.best
-        if better:
+        is_better = self.best is None or loss < self.best
+        if is_better:
             self.best, self.best_step = loss, self.step
-        self.num_worse = 0 if better else self.num_worse + 1
+        self.num_worse = 0 if is_better else self.num_worse + 1
         return self._has_lost_patience()
-
-    def _has_lost_patience(self) -> bool:
-        return self.config.patience is not None and self.num_worse >= self.config.patience
 
     def _save(self) -> None:
         """Write a checkpoint, and drop the ones that no rule keeps."""
@@ -371,15 +399,18 @@ class _Loop:
                 "fingerprint": self.task.fingerprint,
             }
             save_checkpoint(self.run, state, self.model, self.optimizer, self.task.save)
+            # Only now are older ones dropped: there is always a complete one to resume from.
             best = {self.best_step} if self.config.patience is not None else set()
             drop_checkpoints(self.run, self.kept | best | {self.step})
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> bool:
-        """Take up the newest checkpoint, if there is one: weights, moments, step; later metrics are
-        forgotten."""
+        """Continue from the newest checkpoint; tell whether there was one.
+
+        Metrics of steps after it are removed: those steps are repeated.
+        """
         state = read_state(self.run, self.task.fingerprint)
-        self._forget_metrics(-1 if state is None else state["step"])
+        self._drop_metrics(-1 if state is None else state["step"])
         if state is not None:
             load_checkpoint(self.run, state["step"], self.model, self.optimizer)
             self.step, self.best = state["step"], state["best"]
@@ -388,8 +419,8 @@ class _Loop:
         self.accelerator.wait_for_everyone()  # before the first process writes a checkpoint
         return state is not None
 
-    def _forget_metrics(self, after: int) -> None:
-        path = self.run / "metrics.jsonl"
+    def _drop_metrics(self, after: int) -> None:
+        path = self.run / _METRICS
         if self.accelerator.is_main_process and path.exists():
             lines = path.read_text("utf-8").splitlines()
             kept = [line for line in lines if _step_of(line) <= after]
@@ -397,7 +428,7 @@ class _Loop:
 
 
 def _release_memory() -> None:
-    """Give the gaps of the C library's heap back, where it is glibc."""
+    """Return the free memory of glibc's heap to the system."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
@@ -407,23 +438,23 @@ def _step_of(line: str) -> float:
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError):
-        return math.inf  # half a line: the run was killed while it wrote
+        return math.inf  # half a line: the run was killed while writing it
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM end a run after its step, with a checkpoint; the list says which came."""
-    came: list[int] = []
+    """Collect SIGINT and SIGTERM in a list, so that a run can finish its step and save."""
+    received: list[int] = []
     kinds = (signal.SIGINT, signal.SIGTERM)
     try:
         before = {
-            kind: signal.signal(kind, lambda number, _: came.append(number)) for kind in kinds
+            kind: signal.signal(kind, lambda number, _: received.append(number)) for kind in kinds
         }
-    except ValueError:  # not in the main thread: whoever runs us has the signals
-        yield came
+    except ValueError:  # not in the main thread, which alone may handle signals
+        yield received
         return
     try:
-        yield came
+        yield received
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)

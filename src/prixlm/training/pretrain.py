@@ -2,8 +2,8 @@
 
     model = pretrain(KB("kb"), "model", PretrainConfig.preset("compact"))
 
-Prix-LM (All) learns from all triples and links; Prix-LM (Single) is `langs=("et",)`: the triples of
-that language only. The run folder has the checkpoints, the metrics, a plot of the loss, the
+Prix-LM (All) is trained on all triples and links; Prix-LM (Single), with `langs=("et",)`, on the
+triples of one language. The run folder holds the checkpoints, the metrics, a plot of the loss, the
 resolved config (`run.toml`) and, at the end, the model itself.
 """
 
@@ -28,49 +28,59 @@ from prixlm.files import disk_errors, locked, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.compact import CompactConfig, make_compact
 from prixlm.lm.encoding import BatchEncoder, Facts
-from prixlm.lm.model import SETTINGS, PrixLM
+from prixlm.lm.lineage import Lineage
+from prixlm.lm.model import SETTINGS, PrixLM, read_settings
 from prixlm.lm.token_cache import build_tokens, tokenizer_hash
 from prixlm.lm.trim import pieces_to_keep
 from prixlm.reports.plots import plot_metrics
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
 from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
 from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
-from prixlm.types import Progress
+from prixlm.types import Array, Progress
 
 _START = "start"
+"""Folder, among the checkpoints, of a compact model before its first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """A whole pretraining; the defaults are the paper's."""
+    """A whole pretraining. The defaults are the paper's.
 
-    base: str = "xlm-roberta-base"  # or compact, a name on the hub, a folder
-    epochs: int = 5
-    batch: int = 1024  # facts in a global batch
+    Example:
+        >>> prixlm.PretrainConfig().base
+        'xlm-roberta-base'
+        >>> prixlm.PretrainConfig.preset("compact").epochs
+        9
+    """
+
+    base: str = "xlm-roberta-base"  # a name on the hub, a folder, or compact
+    epochs: int = 5  # passes over the facts
+    batch: int = 1024  # facts in one update
     token_budget: int = 16_384  # padded tokens in one pass through the model
     num_valid: int = 2000  # valid triples that the validation loss is measured on
-    trim: bool = False  # keep only the pieces of the base that the KB needs
-    keep: str | None = None  # a text file whose pieces are kept too
-    supply: SupplyConfig = field(default_factory=SupplyConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    compact: CompactConfig = field(default_factory=CompactConfig)
+    trim: bool = False  # keep only the pieces of the base's vocabulary that the KB needs
+    keep: str | None = None  # text file whose pieces are kept too, with trim
+    supply: SupplyConfig = field(default_factory=SupplyConfig)  # which facts
+    training: TrainingConfig = field(default_factory=TrainingConfig)  # how to train
+    compact: CompactConfig = field(default_factory=CompactConfig)  # size, if base is compact
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1 or self.token_budget < 64 or self.num_valid < 1:
             raise PrixError(
-                "epochs, batch and num_valid have to be 1 or more, and token_budget 64 or more."
+                f"epochs {self.epochs}, batch {self.batch}, num_valid {self.num_valid}, "
+                f"token_budget {self.token_budget}: expected 1 or more, and a token_budget of 64 "
+                "or more."
             )
         if self.keep is not None and not self.trim:
-            raise PrixError("--keep goes with --trim: it names text whose pieces stay.")
+            raise PrixError("--keep requires --trim: it names a text whose pieces are kept.")
         if self.base == "compact" and self.trim:
-            raise PrixError("a compact model has only the KB's pieces: leave out --trim.")
+            raise PrixError("a compact model has only pieces of the KB: leave out --trim.")
 
     @classmethod
     def preset(cls, name: str) -> "PretrainConfig":
-        """`paper`, `compact` (sized for two cores) or `demo` (a few minutes)."""
-        if name == "paper":
-            return cls()
-        sizes = {
+        """Return the preset `paper`, `compact` (sized for two cores) or `demo` (a few minutes)."""
+        presets = {
+            "paper": cls(),
             "compact": cls(
                 base="compact",
                 epochs=9,
@@ -88,11 +98,12 @@ class PretrainConfig:
                 training=TrainingConfig(lr=3e-3, validate_every=100, save_every=200),
             ),
         }
-        if name not in sizes:
-            raise PrixError(f"unknown preset {name}: expected paper, {' or '.join(sizes)}.")
-        return sizes[name]
+        if name not in presets:
+            raise PrixError(f"unknown preset {name}: expected {', '.join(presets)}.")
+        return presets[name]
 
     def fingerprint(self) -> str:
+        """Return a hash of all settings that affect what is learnt."""
         values = dataclasses.asdict(self)
         for name in NOT_IN_FINGERPRINT:
             del values["training"][name]
@@ -102,7 +113,16 @@ class PretrainConfig:
 def pretrain(
     kb: KB, to: Path | str, config: PretrainConfig, progress: Progress | None = None
 ) -> PrixLM:
-    """Train a Prix-LM on the `train` facts of a KB; a run that was stopped goes on."""
+    """Train a Prix-LM on the train facts of a KB and write it to a folder.
+
+    A run that was stopped resumes from its newest checkpoint.
+
+    Example:
+        >>> config = prixlm.PretrainConfig.preset("demo")
+        >>> model = prixlm.pretrain(prixlm.KB("kb"), "model", config)
+        >>> model.settings.languages
+        ('ar', 'en', 'fi', 'ja', 'te')
+    """
     to = Path(to)
     check_kb(kb, config)
     _check_folder(to)
@@ -110,7 +130,7 @@ def pretrain(
     with disk_errors(to / "run.toml"):
         (to / "checkpoints").mkdir(parents=True, exist_ok=True)
     with locked(to / "checkpoints") if state.is_main_process else nullcontext():
-        # The first process makes what the others then find: tokenizer, token cache.
+        # The first process makes the tokenizer and the token cache; the others then find them.
         with state.main_process_first():
             model = _start(kb, to, config, progress)
             task = PretrainTask(kb, model, config, progress)
@@ -121,18 +141,18 @@ def pretrain(
             train(model, task, config.training, to, progress)
         finally:
             if state.is_main_process:
-                with suppress(OSError):  # on a full disk the error above says so
+                with suppress(OSError):  # of a full disk: the error of `train` reports it
                     plot_metrics(to)
         if state.is_main_process:
             with saving(to / "model.safetensors"):
                 task.save(model, to)
             shutil.rmtree(to / "checkpoints" / _START, ignore_errors=True)
-        state.wait_for_everyone()
+        state.wait_for_everyone()  # no process returns before the model is written
     return model
 
 
 def check_kb(kb: KB, config: PretrainConfig) -> None:
-    """Refuse a KB from which nothing can be learnt, or without a language that is named."""
+    """Refuse a KB without train facts or without a language that the config names."""
     missing = sorted(set(config.supply.langs or ()) - set(kb.languages))
     if missing:
         raise PrixError(
@@ -143,24 +163,39 @@ def check_kb(kb: KB, config: PretrainConfig) -> None:
     has_links = config.supply.langs is None and any(kb.manifest.counts["linked"].values())
     if not has_triples and not has_links:
         raise PrixError(
-            f"{kb.folder} has no train facts in {', '.join(langs) or 'any language'}: there is "
-            "nothing to learn from. `prixlm stats` shows what it has."
+            f"{kb.folder} has no train facts in {', '.join(langs) or 'any language'}. "
+            "Choose other languages; `prixlm stats` lists the facts of each."
         )
 
 
+def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None) -> PrixLM:
+    """Return the model that a run starts from: compact, or a base with new tokens."""
+    seed = config.training.seed
+    if config.base == "compact":
+        return make_compact(kb, config.compact, seed=seed)
+    if not config.trim:
+        return PrixLM.from_base(config.base, kb.languages, seed=seed)
+    texts = _texts_to_keep(config)
+
+    def keep(tokenizer: Tokenizer) -> Array:
+        return pieces_to_keep(kb, tokenizer, texts, progress)
+
+    return PrixLM.from_base(config.base, kb.languages, seed=seed, keep=keep)
+
+
 def _check_folder(to: Path) -> None:
-    """Only a run of ours is written into."""
+    """Refuse to write into anything but an empty folder or a run of ours."""
     if to.exists() and not to.is_dir():
         raise PrixError(f"{to} is a file: name a folder for the model.")
     if to.is_dir() and any(to.iterdir()) and not (to / "checkpoints").is_dir():
-        raise PrixError(f"{to} is there and is no run of prixlm pretrain: name another folder.")
+        raise PrixError(f"{to} exists and is not a run of `prixlm pretrain`: name another folder.")
 
 
 def _start(kb: KB, to: Path, config: PretrainConfig, progress: Progress | None) -> PrixLM:
-    """The model to train: that of a checkpoint if there is one, else the base.
+    """Return the model of the newest checkpoint if there is one, else the model to start from.
 
-    A compact tokenizer is never trained twice for a run: its trainer gives other pieces each time,
-    so one process makes it and the others read it.
+    Training a compact tokenizer twice gives different pieces, so one process makes the model and
+    all others read it.
     """
     if read_state(to, _fingerprint(kb, config)) is not None:
         return PrixLM.load(checkpoint_folder(to, checkpoint_steps(to)[-1]))
@@ -173,30 +208,15 @@ def _start(kb: KB, to: Path, config: PretrainConfig, progress: Progress | None) 
     return PrixLM.load(start)
 
 
-def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None) -> PrixLM:
-    """The model that a run begins with."""
-    seed = config.training.seed
-    if config.base == "compact":
-        return make_compact(kb, config.compact, seed=seed)
-    if not config.trim:
-        return PrixLM.from_base(config.base, kb.languages, seed=seed)
-    texts = _texts_to_keep(config)
-
-    def keep(tokenizer: Tokenizer) -> np.ndarray[Any, Any]:
-        return pieces_to_keep(kb, tokenizer, texts, progress)
-
-    return PrixLM.from_base(config.base, kb.languages, seed=seed, keep=keep)
+def _fingerprint(kb: KB, config: PretrainConfig) -> dict[str, Any]:
+    return {"KB": kb.fingerprint(), "config": config.fingerprint()}
 
 
-def _earlier(base: str) -> dict[str, Any]:
-    """The KBs that a base was trained on before, if it is a Prix-LM."""
-    path = Path(base) / SETTINGS
-    if not path.is_file():
-        return {}
-    trained = json.loads(path.read_text("utf-8")).get("trained", {})
-    found = [*trained.get("earlier_kbs", ()), trained.get("kb_fingerprint")]
-    found.append(trained.get("links_of_kb"))
-    return {"earlier_kbs": [one for one in found if one]}
+def _earlier_kbs(base: str) -> list[str] | None:
+    """Return the KBs that a base was trained on before; None if it is not a Prix-LM folder."""
+    if not (Path(base) / SETTINGS).is_file():
+        return None
+    return read_settings(Path(base)).lineage.kbs
 
 
 def _texts_to_keep(config: PretrainConfig) -> list[str]:
@@ -208,16 +228,13 @@ def _texts_to_keep(config: PretrainConfig) -> list[str]:
         raise PrixError(f"--keep {config.keep} cannot be read as text: {error}.") from None
 
 
-def _fingerprint(kb: KB, config: PretrainConfig) -> dict[str, Any]:
-    return {"KB": kb.fingerprint(), "config": config.fingerprint()}
-
-
 class PretrainTask:
-    """Steps over the facts of a KB: global batches, cut into passes of about equal length."""
+    """The steps of a pretraining: global batches of facts, cut into passes of similar length."""
 
     def __init__(
         self, kb: KB, model: PrixLM, config: PretrainConfig, progress: Progress | None = None
     ) -> None:
+        """Prepare tokens, facts and validation facts, and give the model its lineage."""
         self.config = config
         cache = build_tokens(kb, model.encoder.tokenizer, progress)
         self.batches = BatchEncoder(model.encoder, kb, cache)
@@ -227,76 +244,84 @@ class PretrainTask:
         if longest > model.max_length:
             raise PrixError(
                 f"max_tokens {config.supply.max_tokens} allows inputs of {longest} tokens, and the "
-                f"model has {model.max_length} positions: choose a smaller one."
+                f"model has {model.max_length} positions: choose a smaller max_tokens."
             )
         self.steps_an_epoch = self.supply.num_blocks(config.batch)
         self.num_steps = config.epochs * self.steps_an_epoch
         tokenizer = tokenizer_hash(model.encoder.tokenizer)
+        # The config does not determine a compact tokenizer, so it is compared separately.
         self.fingerprint = _fingerprint(kb, config) | {"tokenizer": tokenizer}
-        self.trained = self._describe(kb)
-        model.settings = dataclasses.replace(model.settings, trained=self.trained)
+        self.lineage = self._describe(kb)
+        model.settings = dataclasses.replace(model.settings, lineage=self.lineage)
+
+    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
+        """Yield the steps from number `first` on, for process `rank` of `world`."""
+        for epoch in range(first // self.steps_an_epoch, self.config.epochs):
+            start = max(0, first - epoch * self.steps_an_epoch)
+            for facts in self.supply.blocks(epoch, self.config.batch, start):
+                # All processes divide by the targets of the whole global batch, so that their
+                # summed gradients are those of one process.
+                num_targets = self.batches.num_targets(facts).sum()
+                mine = facts.select(slice(rank, None, world))
+                yield Step(self._cut(mine), float(max(1, num_targets)), len(facts))
+
+    def loss(self, model: PrixLM, batch: Facts) -> Tensor:
+        """Return the paper's loss, summed over the object tokens of a batch."""
+        return model.loss(self.batches.encode(batch))
+
+    def validate(self, model: PrixLM) -> dict[str, float]:
+        """Return nats per object token, and per object name (comparable across tokenizers)."""
+        if self.valid is None:
+            return {}
+        total = torch.zeros(())
+        for facts in self._cut(self.valid):
+            total += self.loss(model, facts).cpu()
+        num_targets = int(self.batches.num_targets(self.valid).sum())
+        return {"loss": total.item() / num_targets, "nats_per_name": total.item() / len(self.valid)}
+
+    def save(self, model: PrixLM, folder: Path) -> None:
+        """Write the model to a folder."""
+        model.save(folder)
+
+    def _cut(self, facts: Facts) -> list[Facts]:
+        """Sort facts by length and cut them into passes within the token budget."""
+        lengths = self.batches.num_inputs(facts)
+        return [facts.select(rows) for rows in cut_batches(lengths, self.config.token_budget)]
 
     def _read_valid(self, kb: KB, model: PrixLM) -> Facts | None:
-        """A fixed sample of the valid triples, of the trained languages."""
+        """Return a fixed sample of the valid triples of the trained languages; None without any."""
         if not any(
             kb.num_triples(lang, "valid") for lang in self.config.supply.langs or kb.languages
         ):
             return None
-        # No fact is too long to be tested: only training drops any.
-        everything = dataclasses.replace(self.config.supply, max_tokens=1 << 30)
-        facts = FactSupply(kb, self.batches, everything, split="valid").triples
+        # The length rule holds for training only: validate on every fact that fits the model.
+        any_length = dataclasses.replace(self.config.supply, max_tokens=1 << 30)
+        facts = FactSupply(kb, self.batches, any_length, split="valid").triples
         facts = facts.select(self.batches.num_inputs(facts) <= model.max_length)
         generator = np.random.default_rng(self.config.supply.seed)
         return facts.select(np.sort(generator.permutation(len(facts))[: self.config.num_valid]))
 
-    def _describe(self, kb: KB) -> dict[str, Any]:
-        """What the model card says of the training."""
+    def _describe(self, kb: KB) -> Lineage:
+        """Return what `prixlm.json` and the model card say about the training."""
         config, langs = self.config, self.config.supply.langs or tuple(kb.languages)
         links, long_links = self.supply.count_links()
         triples = {lang: kb.num_triples(lang, "train") for lang in langs}
-        return {
-            "base": config.base if "/" not in config.base else Path(config.base).name,
-            "variant": "All" if config.supply.langs is None else "Single",
-            "sources": [str(source["name"]) for source in kb.manifest.sources][:20],
-            "licence_of_the_data": kb.manifest.licence,
-            "kb_fingerprint": kb.fingerprint(),
-            **_earlier(config.base),
-            "triples": {lang: number for lang, number in triples.items() if number},
-            "triples_carried_along_links": self.supply.num_carried,
-            "links_an_epoch": links,
-            "triples_too_long": dict(sorted(self.supply.dropped.items())),
-            "links_too_long": long_links,
-            "epochs": config.epochs,
-            "steps": self.num_steps,
-            "facts_a_step": config.batch,
-            "learning_rate": config.training.lr,
-            "seed": config.training.seed,
-        }
-
-    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
-        for epoch in range(first // self.steps_an_epoch, self.config.epochs):
-            start = max(0, first - epoch * self.steps_an_epoch)
-            for facts in self.supply.blocks(epoch, self.config.batch, start):
-                targets = self.batches.num_targets(facts).sum()
-                own = facts.select(slice(rank, None, world))
-                yield Step(self._cut(own), float(max(1, targets)), len(facts))
-
-    def _cut(self, facts: Facts) -> list[Facts]:
-        lengths = self.batches.num_inputs(facts)
-        return [facts.select(rows) for rows in cut_batches(lengths, self.config.token_budget)]
-
-    def loss(self, model: PrixLM, batch: Facts) -> Tensor:
-        return model.loss(self.batches.encode(batch))
-
-    def validate(self, model: PrixLM) -> dict[str, float]:
-        """Nats per object token, and per object name (comparable across tokenizers)."""
-        if self.valid is None:
-            return {}
-        total = torch.zeros(())
-        for part in self._cut(self.valid):
-            total += self.loss(model, part).cpu()
-        targets = int(self.batches.num_targets(self.valid).sum())
-        return {"loss": total.item() / targets, "nats_per_name": total.item() / len(self.valid)}
-
-    def save(self, model: PrixLM, folder: Path) -> None:
-        model.save(folder)
+        return Lineage(
+            # The name of a folder, not its path, which would tell about this machine.
+            base=config.base if "/" not in config.base else Path(config.base).name,
+            variant="All" if config.supply.langs is None else "Single",
+            sources=[str(source["name"]) for source in kb.manifest.sources][:20],
+            licence_of_the_data=kb.manifest.licence,
+            kb_fingerprint=kb.fingerprint(),
+            earlier_kbs=_earlier_kbs(config.base),
+            triples={lang: count for lang, count in triples.items() if count},
+            triples_carried_along_links=self.supply.num_carried,
+            links_an_epoch=links,
+            triples_too_long=dict(sorted(self.supply.dropped.items())),
+            links_too_long=long_links,
+            epochs=config.epochs,
+            steps=self.num_steps,
+            facts_a_step=config.batch,
+            learning_rate=config.training.lr,
+            seed=config.training.seed,
+        )

@@ -1,0 +1,56 @@
+"""Options that several commands share, declared once so that their help texts agree.
+
+An option of one command only is declared in the signature of that command.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what it would take, and write nothing.")
+]
+Overwrite = Annotated[bool, typer.Option(help="Replace the folder if it exists.")]
+Langs = Annotated[
+    str | None,
+    typer.Option(metavar="CODES", help="Languages, such as [i]en,fi,zh[/i], or [i]all[/i]."),
+]
+Memory = Annotated[
+    str, typer.Option(metavar="SIZE", help="Memory limit of the joins; they spill to disk.")
+]
+MinConfidence = Annotated[float, typer.Option(help="Lowest confidence, from 0 to 1.")]
+
+KBArgument = Annotated[Path, typer.Argument(metavar="KB", help="A KB folder.")]
+ProposalsArgument = Annotated[
+    Path, typer.Argument(metavar="PROPOSALS", help="A folder made by `prixlm enrich`.")
+]
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", metavar="FOLDER", help="A Prix-LM trained on this KB.")
+]
+GraphOption = Annotated[
+    Path | None,
+    typer.Option("--graph", metavar="FOLDER", help="A graph embedding of this KB."),
+]
+
+# Training: a flag that is not given leaves the value of the preset or of the TOML file.
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings in TOML; flags override them."),
+]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.")]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Highest learning rate.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the run.")]
+
+
+def parse_list(text: str) -> list[str]:
+    """Return the values of a comma-separated option, without empty ones."""
+    return [value.strip() for value in text.split(",") if value.strip()]
+
+
+def parse_codes(langs: str) -> tuple[str, ...]:
+    """Return the language codes of a comma-separated option; refuse unknown codes."""
+    from prixlm.languages import parse_languages
+
+    return parse_languages(parse_list(langs))

@@ -1,0 +1,50 @@
+"""Fixtures of this room: a split of the world KB, and a model that was trained on it."""
+
+from pathlib import Path
+
+import pytest
+
+from prixlm import KB, PretrainConfig, SplitConfig, import_kb, pretrain, split_kb
+from prixlm.lm.compact import CompactConfig
+from prixlm.training.loop import TrainingConfig
+from prixlm.training.sampler import SupplyConfig
+from tests.helpers import fact_row, make_proposals
+
+TRICKY = 'Zürich "the\tcity"\n<b>=1+1</b> |\\ 東京 ✓'
+"""A name with everything that a format must escape."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of five proposals, the second with a tricky name and key."""
+    rows = [fact_row(number) for number in range(5)]
+    rows[1] |= {"subject_name": TRICKY, "subject_key": "territory/a b<c>"}
+    return make_proposals(tmp_path / "proposals", rows)
+
+
+@pytest.fixture(scope="session")
+def world_et_fi_en(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    folder = tmp_path_factory.mktemp("world-et-fi-en")
+    return import_kb([], folder / "kb", format="world", langs=["et", "fi", "en"])
+
+
+@pytest.fixture(scope="session")
+def split(world_et_fi_en: KB) -> KB:
+    """A tenth of the facts is valid and a fifth is test."""
+    folder = world_et_fi_en.folder.parent / "split"
+    return split_kb(world_et_fi_en, folder, SplitConfig(test=0.2, valid=0.1))
+
+
+@pytest.fixture(scope="session")
+def model(split: KB) -> Path:
+    """A tiny Prix-LM that has learnt little: it is there to take part."""
+    config = PretrainConfig(
+        base="compact",
+        epochs=1,
+        batch=256,
+        supply=SupplyConfig(max_links=1),
+        training=TrainingConfig(lr=1e-3),
+        compact=CompactConfig(vocab=600, width=16, layers=1, heads=2),
+    )
+    pretrain(split, split.folder.parent / "model", config)
+    return split.folder.parent / "model"

@@ -1,0 +1,84 @@
+"""Linking: mentions to the nearest entities, one by one and by the file."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from prixlm import KB, PrixError, import_kb
+from prixlm.entities.encoder import EntityEncoder
+from prixlm.entities.linker import EntityLinker, link_file, read_mentions
+
+LABEL, ALIAS = (
+    f"<http://www.w3.org/{name}>"
+    for name in ("2000/01/rdf-schema#label", "2004/02/skos/core#altLabel")
+)
+FACTS = f"""\
+<http://x/paris> {LABEL} "Paris"@en .
+<http://x/paris> {ALIAS} "City of Light"@en .
+<http://x/paris> {ALIAS} "Lutetia"@en .
+<http://x/france> {LABEL} "France"@en .
+<http://x/paris> <http://x/country> <http://x/france> .
+"""
+
+
+@pytest.fixture(scope="module")
+def linker(bases: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> EntityLinker:
+    """A linker to two entities, one with aliases."""
+    folder = tmp_path_factory.mktemp("linker")
+    (folder / "facts.nt").write_text(FACTS, "utf-8")
+    kb = import_kb([folder / "facts.nt"], folder / "kb")
+    return EntityLinker(bases["xlmr"], kb)
+
+
+@pytest.mark.parametrize("mention", ["Paris", "Lutetia", " City of Light "])
+def test_an_entity_counts_with_its_nearest_alias(linker: EntityLinker, mention: str) -> None:
+    (answers,) = linker.link([mention], 5)
+    assert [answer.name for answer in answers] == ["Paris", "France"], "each entity once"
+    assert [answer.rank for answer in answers] == [1, 2]
+    assert answers[0].score == pytest.approx(1.0, abs=1e-5)
+
+
+def test_one_language_can_be_asked_for(encoder: EntityEncoder, shared_toy: KB) -> None:
+    linker = EntityLinker(encoder, shared_toy)
+    [everywhere] = linker.link(["Suomi"], 3)
+    assert everywhere[0].name == "Suomi"
+    [telugu] = linker.link(["Suomi"], 5, lang="te")
+    assert {answer.name for answer in telugu} == {"ఫిన్లాండ్", "హెల్సింకి"}
+
+
+def test_what_cannot_be_linked_says_why(
+    linker: EntityLinker, encoder: EntityEncoder, shared_toy: KB
+) -> None:
+    with pytest.raises(PrixError, match="mention 2 is empty"):
+        linker.link(["Paris", " "])
+    with pytest.raises(PrixError, match="has no language xx"):
+        linker.link(["Paris"], lang="xx")
+    with pytest.raises(PrixError, match="--index tree: expected auto, exact"):
+        EntityLinker(encoder, shared_toy, kind="tree")
+
+
+def test_every_line_of_a_file_is_linked(
+    linker: EntityLinker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.entities.linker._PART", 2)
+    mentions, out = tmp_path / "mentions.txt", tmp_path / "out.parquet"
+    mentions.write_text("\ufeff  Lutetia\n\nFrance \n", "utf-8")
+    counts = link_file(linker, mentions, out, k=1)
+    assert counts == {"mentions": 3, "empty": 1}
+    first, second, third = pq.read_table(out).to_pylist()
+    assert (first["mention"], first["rank"], first["name"]) == ("Lutetia", 1, "Paris")
+    assert (first["lang"], first["key"]) == ("en", "http://x/paris")
+    assert second == dict.fromkeys(first) | {"mention": ""}
+    assert (third["name"], third["entity"]) == ("France", linker.kb.find("France")[0].id)
+    with pytest.raises(PrixError, match="is already there"):
+        link_file(linker, mentions, out)
+
+
+def test_a_file_without_mentions_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.txt").write_text("\n \n", "utf-8")
+    with pytest.raises(PrixError, match="expected one mention per line"):
+        read_mentions(tmp_path / "m.txt")
+    (tmp_path / "m.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PrixError, match="cannot be read as text"):
+        read_mentions(tmp_path / "m.txt")

@@ -1,0 +1,132 @@
+"""Reliability of proposals: trials on test facts, judged proposals, and their tables."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prixlm import KB, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.evaluation.proposals import (
+    Trial,
+    judge_proposals,
+    judged_tables,
+    reliability_curves,
+    trial_tables,
+    try_enrichment,
+    write_trials,
+)
+from prixlm.metrics import at_levels, reliability
+from prixlm.rankers.fusion import FusionConfig
+
+FUSION = FusionConfig(depth=5, facts=50, iterations=5, leaves=4, smallest=2)
+
+
+@pytest.fixture(scope="module")
+def trials(numbered: KB, model: Path) -> list[Trial]:
+    """Trials of all methods in Finnish."""
+    return try_enrichment(numbered, ["fi"], model, config=FUSION)
+
+
+def test_every_method_is_tried_on_every_subset(numbered: KB, trials: list[Trial]) -> None:
+    methods = list(dict.fromkeys(trial.method for trial in trials))
+    # A model that is never right has no confidence, and is left out with a warning.
+    assert methods in (["transfer alone", "model alone", "fused"], ["transfer alone", "fused"])
+    assert [trial.subset for trial in trials] == ["all", "no transfer"] * len(methods)
+    everything, few = trials[-2:]
+    assert everything.held_out == numbered.num_triples("fi", "test")
+    assert few.held_out < everything.held_out, "links carry some over"
+    assert [level.level for level in everything.levels] == [0.5, 0.8, 0.95]
+    assert 0 <= everything.right <= 1
+
+
+def test_a_sample_has_that_many_questions(numbered: KB) -> None:
+    found = try_enrichment(numbered, ["fi"], config=FUSION, most=3)
+    assert {trial.held_out for trial in found if trial.subset == "all"} == {3}
+    with pytest.raises(PrixError, match="--most 0: expected 1 or more"):
+        try_enrichment(numbered, ["fi"], most=0)
+
+
+def test_a_language_without_test_facts_is_refused(toy: KB) -> None:
+    with pytest.raises(PrixError, match="has no test triples in en: make a split of it"):
+        try_enrichment(toy, ["en"])
+
+
+def make_trial(method: str, lang: str, subset: str, held_out: int = 150) -> Trial:
+    """A trial with confidences that are about right."""
+    sure, right = np.repeat([0.9, 0.2], 60), np.arange(120) < 55
+    levels = at_levels(sure, right, held_out)
+    return Trial(method, lang, subset, held_out, 0.4, reliability(sure, right), levels, 0.3)
+
+
+def test_a_table_has_a_row_per_method_and_a_column_per_figure() -> None:
+    trials = [
+        make_trial(method, lang, subset, 0 if (lang, subset) == ("te", "no transfer") else 150)
+        for method in ("transfer alone", "fused")
+        for lang in ("et", "te")
+        for subset in ("all", "no transfer")
+    ]
+    tables = trial_tables(trials)
+    assert [table.title for table in tables] == [
+        "confidence, et, all facts (150)",
+        "confidence, te, all facts (150)",
+        "confidence, et, no transfer facts (150)",
+    ]
+    assert all(list(table.rows) == ["transfer alone", "fused"] for table in tables)
+    expected = ["right", "ECE", "Brier", "AUROC", "P.5", "R.5", "P.8", "R.8", "P.95", "R.95"]
+    assert tables[0].headers() == expected, "figures have no mean"
+    assert tables[0].values("fused")["right"] == 0.4
+    notes = " ".join(tables[0].notes)
+    assert "Average precision, fused: 30.0." in notes and "A perfect confidence" in notes
+    assert set(reliability_curves(trials)["fused"]) == {"et", "te"}
+
+
+def test_trials_are_written_with_a_plot(tmp_path: Path) -> None:
+    write_trials([make_trial("fused", "et", "all")], tmp_path / "new")
+    (values,) = json.loads((tmp_path / "new" / "trials.json").read_text("utf-8"))
+    assert values["way"] == "fused" and values["hidden"] == 150
+    assert values["levels"][2]["precision"] is None, "JSON has no NaN: none is as sure as 0.95"
+    assert (tmp_path / "new" / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_proposals_are_judged_by_the_facts_that_the_run_did_not_know(
+    numbered: KB, tmp_path: Path
+) -> None:
+    test = numbered.query(
+        "SELECT lang, subject, relation, object FROM triples WHERE split = 'test' AND lang = 'fi'"
+    ).to_arrow_table()
+    number = len(test)
+    right = test.append_column("confidence", pa.array([0.9] * number))
+    wrong = test.set_column(3, "object", test["subject"])
+    wrong = wrong.append_column("confidence", pa.array([0.1] * number))
+    table = pa.concat_tables([right, wrong])
+    why = pa.array(["elsewhere"] * number + ["usual"] * number)
+    pq.write_table(table.append_column("why", why), tmp_path / "proposals.parquet")
+    judged = judge_proposals(numbered, tmp_path, known=("train", "valid"))
+    assert [(part.lang, part.why) for part in judged] == [
+        ("fi", "all"),
+        ("fi", "elsewhere"),
+        ("fi", "usual"),
+    ]
+    assert {part.held_out for part in judged} == {number}
+    assert judged[0].levels[1].precision == judged[0].levels[1].recall == 1.0
+    assert judged[2].levels[0].proposed == 0
+    (shown,) = judged_tables(judged)
+    assert shown.title == f"proposals, fi, against {number} held-out facts"
+    assert list(shown.rows) == [f"all ({2 * number})", f"elsewhere ({number})", f"usual ({number})"]
+    assert shown.values(f"elsewhere ({number})")["P.8"] == 1.0
+
+
+def test_the_confidence_is_right_on_facts_that_nothing_was_fitted_on(tmp_path: Path) -> None:
+    """All languages of the world KB state the same facts, so links find nearly all of them."""
+    kb = import_kb([], tmp_path / "kb", format="world", langs=["et", "fi", "en"])
+    split = split_kb(kb, tmp_path / "split", SplitConfig(test=0.2, valid=0.1))
+    config = FusionConfig(facts=400, smallest=20, iterations=40, rate=0.2, parts=3)
+    trials = try_enrichment(split, ["et"], config=config)
+    by_method = {(trial.method, trial.subset): trial for trial in trials}
+    fused, links = by_method["fused", "all"], by_method["transfer alone", "all"]
+    assert fused.held_out == split.num_triples("et", "test")
+    assert min(fused.right, links.right) > 0.8 and fused.reliability.ece < 0.15
+    assert by_method["fused", "no transfer"].held_out < 0.1 * fused.held_out

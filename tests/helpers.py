@@ -1,0 +1,128 @@
+"""Helpers that tests of several rooms share."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from prixlm.cli.app import main
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_prixlm(*args: object, cwd: Path | None = None) -> Ran:
+    """Run a command as a shell would, but in this process: torch is then imported only once."""
+    out, err = io.StringIO(), io.StringIO()
+    handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    before = Path.cwd()
+    code: object = 0
+    try:
+        if cwd is not None:
+            os.chdir(cwd)
+        with (
+            mock.patch.object(sys, "argv", ["prixlm", *map(str, args)]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        os.chdir(before)
+        for kind, handler in handlers.items():
+            signal.signal(kind, handler)
+    return Ran(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
+
+
+def run_python(code: str, *args: object, cwd: Path | None = None) -> Ran:
+    """Run Python code in a new process, for what depends on imports, signals or a clean start."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def fact_row(number: int, **values: object) -> dict[str, object]:
+    """Return a row of `proposals.parquet`; `values` replace columns."""
+    row: dict[str, object] = {
+        "id": number,
+        "lang": "fi",
+        "subject": number,
+        "subject_key": f"http://fi.dbpedia.org/resource/S{number}",
+        "subject_name": f"aihe {number}",
+        "relation": 0,
+        "relation_key": "http://dbpedia.org/ontology/capital",
+        "relation_name": "pääkaupunki",
+        "relation_is_named": True,
+        "object": 100 + number,
+        "object_key": f"http://fi.dbpedia.org/resource/O{number}",
+        "object_name": f"kohde {number}",
+        "confidence": 0.9 - 0.1 * number,
+        "why": "elsewhere",
+        "origin": ["en", "sv"],
+        "model_score": -1.5,
+        "model_rank": 1,
+        "graph_rank": None,
+        "runner_up": "toinen",
+        "runner_up_confidence": 0.1,
+    }
+    return row | values
+
+
+def label_row(**values: object) -> dict[str, object]:
+    """Return a row of `labels.parquet`."""
+    row: dict[str, object] = {"lang": "et", "concept": 1, "key": "Q42", "name": "Douglas Adams"}
+    return row | {"confidence": 0.9, "origin": ["en"]} | values
+
+
+def link_row(**values: object) -> dict[str, object]:
+    """Return a row of `links.parquet`."""
+    row: dict[str, object] = {"lang": "et", "entity": 1, "key": "http://a", "name": "a"}
+    row |= {"other_lang": "en", "other": 2, "other_key": "Q7", "other_name": "b"}
+    return row | {"confidence": 0.8, "similarity": 0.9} | values
+
+
+def make_proposals(
+    folder: Path,
+    facts: Sequence[dict[str, object]],
+    labels: Sequence[dict[str, object]] = (),
+    links: Sequence[dict[str, object]] = (),
+) -> Path:
+    """Write a proposals folder by hand, without the run that would make one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from prixlm.enrichment.proposals import FACT_SCHEMA, FORMAT, LABEL_SCHEMA, LINK_SCHEMA
+
+    folder.mkdir()
+    tables = {
+        "proposals": (facts, FACT_SCHEMA),
+        "labels": (labels, LABEL_SCHEMA),
+        "links": (links, LINK_SCHEMA),
+    }
+    for name, (rows, schema) in tables.items():
+        if rows or name == "proposals":
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / f"{name}.parquet")
+    manifest = {
+        "format": FORMAT,
+        "tool": "prixlm test",
+        "kb": "ab" * 32,
+        "licence": "CC BY-SA",
+        "sources": ["a.nt", "b.nt"],
+        "config": {"into": sorted({str(row["lang"]) for row in facts})},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    return folder

@@ -1,0 +1,120 @@
+"""The model as a ranker: against scoring every entity; entities of one name; long names."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prixlm import KB, import_kb
+from prixlm.decoding.completer import Completer
+from prixlm.decoding.search import Rank, score_all
+from prixlm.rankers import lm
+from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.lm import ModelRanker
+from tests.rankers.conftest import random_completer
+
+
+def test_ranks_are_those_of_scoring_every_entity(nordic: KB, nordic_completer: Completer) -> None:
+    facts = read_facts(nordic, "en")
+    exact = ModelRanker(nordic_completer, batch=2)
+    ranks = exact.ranks(facts.queries, facts.objects)
+    best = exact.best(facts.queries, 4)
+    trie, encoder = nordic_completer.trie("en"), nordic_completer.model.encoder
+    relations = nordic.relation_names("en")
+    for row in range(len(facts)):
+        [name] = nordic.names([int(facts.queries.subject[row])])
+        prefix = encoder.encode(name, relations[facts.queries.relation[row]], None)
+        filtered = facts.queries.filtered_of(row)
+        [scored] = score_all(nordic_completer.model, trie, [prefix], exclude=[filtered])
+        assert ranks[row] == scored.entity.tolist().index(facts.objects[row]) + 1
+        answers = best.entity[best.offset[row] : best.offset[row + 1]]
+        assert answers.tolist() == scored.entity[:4].tolist()
+    assert exact.ranks(facts.queries, facts.objects, beyond=1).max() == np.inf
+    beam = ModelRanker(nordic_completer, search="beam", batch=2)
+    assert beam.ranks(facts.queries, facts.objects).tolist() == ranks.tolist()
+
+
+@pytest.fixture(scope="module")
+def springfields(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    """Oregon has three cities of one name: one in train, one in test."""
+    folder = tmp_path_factory.mktemp("springfields")
+    names = ["Springfield", "Springfield", "Springfield", "Salem", "Portland", "Oregon"]
+    source = folder / "dbp"
+    (source / "entity").mkdir(parents=True), (source / "kg").mkdir()
+    (source / "entity" / "en.tsv").write_text("\n".join(names) + "\n")
+    (source / "relations.txt").write_text("city\n")
+    (source / "kg" / "en-train.tsv").write_text("5\t0\t0\n")
+    (source / "kg" / "en-val.tsv").write_text("5\t0\t3\n")
+    (source / "kg" / "en-test.tsv").write_text("5\t0\t1\n5\t0\t4\n")
+    return import_kb([source], folder / "kb")
+
+
+@pytest.mark.parametrize("search", ["beam", "exact"])
+def test_entities_of_one_name_share_their_ranks_or_are_ranked_as_one_name(
+    springfields: KB, bases: dict[str, Path], search: str
+) -> None:
+    kb = springfields
+    completer = random_completer(kb, bases["xlmr"])
+    facts = read_facts(kb, "en")
+    prefix = completer.model.encoder.encode("Oregon", kb.relation_names("en")[0], None)
+    [scored] = score_all(completer.model, completer.trie("en"), [prefix])
+    order = kb.names(scored.entity.tolist())
+    portland, springfield = np.argsort(kb.names(facts.objects.tolist()))
+    # One Springfield, Salem and Portland are filtered: two Springfields and Oregon are left.
+    above = int(order.index("Oregon") < order.index("Springfield"))
+    plain = ModelRanker(completer, search=search)  # type: ignore[arg-type]
+    plain_ranks = plain.ranks(facts.queries, facts.objects)
+    assert plain_ranks[springfield] == above + 1.5
+    named = ModelRanker(completer, search=search, by_name=True)  # type: ignore[arg-type]
+    name_ranks = named.ranks(facts.queries, facts.objects)
+    assert name_ranks[springfield] == above + 1
+    ranked = named.best(facts.queries, 6)
+    answers = kb.names(ranked.entity[: ranked.offset[1]].tolist())
+    assert len(answers) == len(set(answers))
+    # Portland's query filters Salem and two Springfields; by name, all three Springfields.
+    assert name_ranks[portland] == 1 + int(order.index("Oregon") < order.index("Portland"))
+    third = int(order.index("Springfield") < order.index("Portland"))
+    assert plain_ranks[portland] == name_ranks[portland] + third
+
+
+def test_a_rank_that_does_not_fit_into_memory_is_asked_for_alone(
+    nordic: KB,
+    nordic_completer: Completer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    facts = read_facts(nordic, "en")
+    expected = ModelRanker(nordic_completer).ranks(facts.queries, facts.objects)
+    exact_ranks = lm.exact_ranks
+
+    def only_alone(model, trie, prefixes, entities, **options):  # type: ignore[no-untyped-def]
+        ranks = exact_ranks(model, trie, prefixes, entities, **options)
+        return ranks if len(prefixes) == 1 else [Rank(None, 0.0, 0, 0, False)] * len(ranks)
+
+    monkeypatch.setattr(lm, "exact_ranks", only_alone)
+    ranks = ModelRanker(nordic_completer, batch=2).ranks(facts.queries, facts.objects)
+    assert ranks.tolist() == expected.tolist()
+
+    def never(model, trie, prefixes, entities, **options):  # type: ignore[no-untyped-def]
+        return [Rank(None, 0.0, 0, 0, False)] * len(prefixes)
+
+    monkeypatch.setattr(lm, "exact_ranks", never)
+    with caplog.at_level(logging.WARNING):
+        ranks = ModelRanker(nordic_completer).ranks(facts.queries, facts.objects)
+    assert np.isinf(ranks).all() and "3 ranks do not fit into memory" in caplog.text
+
+
+def test_a_subject_whose_name_is_too_long_has_no_answer(
+    nordic: KB, nordic_completer: Completer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = read_facts(nordic, "en")
+    ranker = ModelRanker(nordic_completer)
+    prefixes = ranker._prefixes(facts.queries)
+    prefixes[1] = prefixes[1] * 20
+    monkeypatch.setattr(ranker, "_prefixes", lambda _: prefixes)
+    ranked = ranker.best(facts.queries, 2)
+    assert np.diff(ranked.offset).tolist() == [2, 0, 2]
+    assert np.isinf(ranker.ranks(facts.queries, facts.objects)).tolist() == [False, True, False]
+    scores = ranker.scores(facts.queries, np.arange(3), facts.objects)
+    assert np.isinf(scores).tolist() == [False, True, False]

@@ -1,0 +1,86 @@
+"""The suite: which rankers take part, looked up by field; what may not take part."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prixlm import KB, PrixError
+from prixlm.decoding.completer import Completer
+from prixlm.metrics import BEYOND
+from prixlm.rankers.complex import GraphConfig, train_graph
+from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.lm import ModelRanker
+from prixlm.rankers.suite import FUSED, LINKS, RULES, UNTRAINED, load_suite, make_suite
+
+NAMES = ["links: pairs", "links: lookup", "rules: paths", "rules: similar"]
+
+
+def test_rankers_without_training_have_the_names_of_the_tables(nordic: KB) -> None:
+    rankers = {key: make(nordic, ("train",)) for key, make in UNTRAINED.items()}
+    assert {key: ranker.name for key, ranker in rankers.items()} == {
+        "usual": "usual object",
+        "direct": "links: direct",
+        "lookup": "links: lookup",
+        "pairs": "links: pairs",
+        "paths": "rules: paths",
+        "similar": "rules: similar",
+    }
+    assert set(FUSED) < set(UNTRAINED) == {*LINKS, *RULES}
+
+
+@pytest.mark.parametrize("key", UNTRAINED)
+def test_every_ranker_keeps_the_protocol(nordic: KB, key: str) -> None:
+    ranker, facts = UNTRAINED[key](nordic, ("train",)), read_facts(nordic, "en")
+    assert ranker.max_rank == BEYOND
+    ranked = ranker.best(facts.queries, 5)
+    assert ranked.offset[-1] == len(ranked.entity) == len(ranked.score)
+    for row in range(len(facts)):
+        answers = ranked.entity[ranked.offset[row] : ranked.offset[row + 1]]
+        assert not set(answers) & set(facts.queries.filtered_of(row))
+        assert set(answers) <= set(nordic.entity_range("en"))
+    ranks = ranker.ranks(facts.queries, facts.objects)
+    assert ((ranks >= 1) & (ranks <= len(nordic.entity_range("en")))).all()
+
+
+def test_selections_are_groups_of_the_suite(nordic: KB, nordic_completer: Completer) -> None:
+    model = ModelRanker(nordic_completer, search="beam", name="Prix-LM")
+    suite = make_suite(nordic, model)
+    assert [ranker.name for ranker in suite.rankers] == ["Prix-LM", *NAMES]
+    selections = suite.selections()
+    assert list(selections) == ["transfer alone", "model alone", "fused"]
+    assert selections["transfer alone"] == [suite.links["pairs"], suite.links["lookup"]]
+    assert selections["model alone"] == [model] and selections["fused"] == suite.rankers
+    assert list(make_suite(nordic).selections()) == ["transfer alone", "fused"]
+
+
+def test_a_suite_can_read_other_splits(nordic: KB) -> None:
+    facts = read_facts(nordic, "en")
+    suite = make_suite(nordic)
+    ranks = suite.links["lookup"].ranks(facts.queries, facts.objects)
+    known = suite.reading(nordic, ("train", "test"))
+    assert [ranker.name for ranker in known.rankers] == NAMES
+    assert (known.links["lookup"].ranks(facts.queries, facts.objects) == 1).all()
+    assert not (ranks == 1).all()
+
+
+def test_trained_rankers_are_loaded_and_identify_the_suite(
+    nordic: KB, nordic_completer: Completer, tmp_path: Path
+) -> None:
+    config = GraphConfig(rank=2, epochs=1)
+    train_graph(nordic, tmp_path / "graph", config)
+    training = dataclasses.replace(config.training, seed=1)
+    train_graph(nordic, tmp_path / "other", dataclasses.replace(config, training=training))
+    suite = load_suite(nordic, graph=tmp_path / "graph")
+    assert suite.model is None and suite.graph is not None
+    assert [ranker.name for ranker in suite.rankers] == [*NAMES, "graph"]
+    assert np.isfinite(suite.graph.best(read_facts(nordic, "en").queries, 1).score).all()
+    again = load_suite(nordic, graph=tmp_path / "graph")
+    other = load_suite(nordic, graph=tmp_path / "other")
+    assert suite.identity == again.identity != other.identity
+    assert load_suite(nordic).identity == ""
+    # The random model was trained on nothing: it may know the facts of any KB.
+    nordic_completer.model.save(tmp_path / "model")
+    with pytest.raises(PrixError, match="the model was trained on another KB"):
+        load_suite(nordic, model=tmp_path / "model")

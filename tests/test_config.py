@@ -1,0 +1,98 @@
+"""Configurations: TOML in, TOML out, flags on top, and one line for a wrong setting."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from prixlm.config import changed, differing, read_config, to_toml
+from prixlm.errors import PrixError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    lr: float = 0.1
+    betas: tuple[float, ...] = (0.9, 0.98)
+    schedule: Literal["linear", "constant"] = "linear"
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0:
+            raise PrixError(f"lr {self.lr}: expected more than 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    epochs: int = 10
+    langs: tuple[str, ...] | None = None
+    name: str | None = None
+    bf16: bool = False
+    training: Training = field(default_factory=Training)
+
+
+def read(folder: Path, text: str, defaults: Config | None = None) -> Config:
+    (folder / "run.toml").write_text(text, "utf-8")
+    return read_config(folder / "run.toml", defaults or Config())
+
+
+def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    text = 'epochs = 3\nlangs = ["fi", "日"]\n[training]\nlr = 1\n'
+    config = read(tmp_path, text, Config(name="mine", training=Training(schedule="constant")))
+    assert config == Config(
+        epochs=3,
+        langs=("fi", "日"),
+        name="mine",
+        training=Training(lr=1.0, schedule="constant"),
+    )
+    assert isinstance(config.training.lr, float)
+
+
+def test_a_config_comes_back_from_its_toml(tmp_path: Path) -> None:
+    config = Config(epochs=2, langs=("en",), training=Training(betas=(0.5,), lr=3e-5))
+    assert read(tmp_path, to_toml(config)) == config
+    assert "name" not in to_toml(config), "None has no TOML"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch = 3", r"run\.toml: unknown setting epoch\. Expected one of epochs, langs"),
+        ("[training]\nlrr = 3", r"run\.toml \[training\]: unknown setting lrr"),
+        ("training = 3", r"training is a value, expected a table \[training\]"),
+        ("epochs = 1.5", r"epochs is 1\.5 \(float\); expected int"),
+        ("epochs = true", r"epochs is True \(bool\); expected int"),
+        ('langs = "fi"', r"langs is 'fi' \(str\); expected tuple"),
+        ("langs = [1]", r"langs is 1 \(int\); expected str"),
+        ('[training]\nschedule = "cosine"', r"cosine; expected linear or constant"),
+        ("[training]\nlr = 0", r"lr 0\.0: expected more than 0"),
+        ("epochs =", r"run\.toml is not TOML"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(PrixError, match=message) as error:
+        read(tmp_path, text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(PrixError, match=r"nowhere\.toml cannot be read: No such file"):
+        read_config(tmp_path / "nowhere.toml", Config())
+    (tmp_path / "run.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(PrixError, match="is not TOML"):
+        read_config(tmp_path / "run.toml", Config())
+
+
+def test_flags_that_were_given_change_a_config() -> None:
+    flags = {"": {"epochs": 5, "name": None}, "training": {"lr": 0.5, "schedule": None}}
+    assert changed(Config(name="mine"), flags) == Config(
+        epochs=5, name="mine", training=Training(lr=0.5)
+    )
+    config = Config()
+    assert changed(config, {"": {}, "training": {"lr": None}}) == config
+
+
+def test_differing_settings_are_named_with_their_table() -> None:
+    one, other = asdict(Config()), asdict(Config(epochs=1, training=Training(lr=1.0)))
+    assert differing(one, other) == ["epochs", "training.lr"]
+    assert differing(one, one) == []
+    assert differing({"a": 1}, {"b": {"c": 1}}) == ["a", "b"]

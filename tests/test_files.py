@@ -1,0 +1,399 @@
+"""Files and folders that are whole or absent: kills, other inputs, locks, disk errors."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prixlm import PrixError, files
+from prixlm.files import (
+    STAMP,
+    check_new_file,
+    check_target,
+    disk_errors,
+    drop_oldest_caches,
+    is_cached,
+    locked,
+    open_database,
+    open_workspace,
+    partial_folder,
+    publish,
+    quote_path,
+    read_stamp,
+    replacing,
+    whole_folder,
+    write_atomically,
+    write_rows,
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def run_killed(code: str) -> None:
+    """Run code that kills its own process."""
+    code = f"import os, signal\nfrom pathlib import Path\nfrom prixlm import files\n{code}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+
+
+def test_a_block_that_succeeds_replaces_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_text("old")
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and names(tmp_path) == ["a.tar.gz"]
+
+
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "old" and names(tmp_path) == ["a"]
+    with pytest.raises(FileNotFoundError), replacing(path):
+        pass  # nothing was written
+    assert path.read_text() == "old"
+
+
+def test_the_data_is_on_disk_before_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append("sync") or sync(fd))
+    monkeypatch.setattr(Path, "replace", lambda a, b: calls.append("rename") or replace(a, b))
+    write_atomically(tmp_path / "a", "text")
+    assert calls == ["sync", "rename"]
+
+
+def test_a_kill_between_write_and_rename_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_atomically(path, "old")
+    run_killed(
+        "files._sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"files.write_atomically(Path({str(path)!r}), 'new')"
+    )
+    assert path.read_text() == "old"
+    write_atomically(path, "newer")  # the leftover of the killed process is overwritten
+    assert path.read_text() == "newer" and names(tmp_path) == ["a"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "deep" / "folder") as temporary:
+        (temporary / "a").write_text("1")
+        assert not (tmp_path / "deep" / "folder").exists()
+    assert names(tmp_path / "deep") == ["folder"]
+    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "other") as temporary:
+        (temporary / "a").write_text("1")
+        raise ZeroDivisionError
+    assert names(tmp_path) == ["deep"]
+
+
+def test_of_two_processes_that_make_one_folder_the_first_to_finish_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    with whole_folder(folder) as slow:
+        (slow / "who").write_text("slow")
+        code = (
+            "from pathlib import Path\nfrom prixlm.files import whole_folder\n"
+            f"with whole_folder(Path({str(folder)!r})) as quick:\n"
+            "    (quick / 'who').write_text('quick')"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
+    assert (folder / "who").read_text() == "quick" and names(tmp_path) == ["folder"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("x")
+    with pytest.raises(OSError), whole_folder(tmp_path / "folder"):
+        pass
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_published_folder_replaces_the_old_one_as_a_whole(tmp_path: Path) -> None:
+    for name, file in (("kb", "old"), ("kb.partial/out", "new")):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / file).write_text("x")
+    publish(tmp_path / "kb.partial" / "out", tmp_path / "kb")
+    assert names(tmp_path / "kb") == ["new"] and names(tmp_path / "kb.partial") == []
+
+
+def test_a_workspace_can_publish_itself(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for version in (1, 2):
+        with open_workspace(partial_folder(cache), {"version": version}) as work:
+            work.make("data", lambda path: path.write_text("x"))
+            publish(work.folder, cache)
+        assert is_cached(cache, {"version": version})
+    assert names(tmp_path) == ["cache"]
+
+
+def test_a_kill_while_publishing_loses_neither_folder(tmp_path: Path) -> None:
+    (tmp_path / "kb").mkdir()
+    (tmp_path / "kb" / "old").touch()
+    (tmp_path / "kb.partial" / "out").mkdir(parents=True)
+    (tmp_path / "kb.partial" / "out" / "new").touch()
+    run_killed(
+        "rename, calls = Path.rename, []\n"
+        "def count(path, to):\n"
+        "    calls.append(to)\n"
+        "    if len(calls) == 2:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return rename(path, to)\n"
+        "Path.rename = count\n"
+        f"root = Path({str(tmp_path)!r})\n"
+        "files.publish(root / 'kb.partial' / 'out', root / 'kb')"
+    )
+    assert names(tmp_path / "kb.partial") == ["kb.replaced", "out"]
+    publish(tmp_path / "kb.partial" / "out", tmp_path / "kb")
+    assert names(tmp_path / "kb") == ["new"] and names(tmp_path / "kb.partial") == []
+
+
+def test_a_part_is_made_once_and_resumed(tmp_path: Path) -> None:
+    made = []
+
+    def write(path: Path) -> None:
+        made.append(path.name)
+        path.write_text("x")
+
+    for _ in range(2):
+        with open_workspace(tmp_path / "work", {"seed": 1, "langs": ("en",)}) as work:
+            assert work.make("part-1", write).read_text() == "x"
+    assert made == ["part-1.tmp"]
+
+
+def test_a_part_that_failed_is_made_again(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), open_workspace(tmp_path / "work", {}) as work:
+        work.make("part", fail)
+    with open_workspace(tmp_path / "work", {}) as work:
+        assert names(work.folder) == ["lock", STAMP]
+        assert work.make("part", lambda path: path.write_text("whole")).read_text() == "whole"
+
+
+def test_a_killed_part_is_made_again(tmp_path: Path) -> None:
+    run_killed(
+        "def write(path):\n"
+        "    path.write_text('half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"with files.open_workspace(Path({str(tmp_path / 'work')!r}), {{}}) as work:\n"
+        "    work.make('first', lambda path: path.write_text('kept'))\n"
+        "    work.make('second', write)"
+    )
+    with open_workspace(tmp_path / "work", {}) as work:
+        assert work.make("first", lambda path: path.write_text("again")).read_text() == "kept"
+        assert work.make("second", lambda path: path.write_text("again")).read_text() == "again"
+
+
+def test_another_stamp_empties_the_folder(tmp_path: Path) -> None:
+    with open_workspace(tmp_path, {"seed": 1}) as work:
+        work.make("part", lambda path: path.write_text("x"))
+        (work.empty_folder("scratch") / "file").touch()
+    with open_workspace(tmp_path, {"seed": 2}) as work:
+        assert names(work.folder) == ["lock", STAMP]
+    (tmp_path / STAMP).write_text("{ broken")
+    with open_workspace(tmp_path, {"seed": 2}) as work:
+        assert names(work.folder) == ["lock", STAMP]
+    assert read_stamp(tmp_path) == {"seed": 2}
+
+
+def test_a_kill_while_emptying_leaves_nothing_to_resume(tmp_path: Path) -> None:
+    with open_workspace(tmp_path, {"seed": 1}) as work:
+        work.make("part", lambda path: path.write_text("x"))
+    run_killed(
+        "files._remove = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"with files.open_workspace(Path({str(tmp_path)!r}), {{'seed': 2}}):\n"
+        "    pass"
+    )
+    with open_workspace(tmp_path, {"seed": 1}) as work:
+        assert names(work.folder) == ["lock", STAMP]
+
+
+def test_scratch_folders_start_empty_and_a_workspace_can_be_removed(tmp_path: Path) -> None:
+    for _ in range(2):
+        with open_workspace(tmp_path / "work", {}) as work:
+            scratch = work.empty_folder("scratch")
+            assert names(scratch) == []
+            (scratch / "file").touch()
+    with open_workspace(tmp_path / "work", {}) as work:
+        work.remove()
+    assert names(tmp_path) == []
+
+
+def test_a_locked_folder_is_refused(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / "work"),
+        pytest.raises(PrixError, match=r"another command is running in .*work\. Wait"),
+        open_workspace(tmp_path / "work", {}),
+    ):
+        pass
+    with open_workspace(tmp_path / "work", {}):
+        pass  # the lock is free again
+
+
+def test_the_lock_of_a_folder_that_was_removed_meanwhile_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, calls = fcntl.flock, []
+
+    def remove_first(file: object, how: int) -> None:
+        calls.append(how)
+        if len(calls) == 1:  # the command that held the lock finishes between open and flock
+            (tmp_path / "work" / "lock").unlink()
+        flock(file, how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with locked(tmp_path / "work"):
+        assert len(calls) == 2 and names(tmp_path / "work") == ["lock"]
+
+
+def test_only_the_caches_that_were_used_last_are_kept(tmp_path: Path) -> None:
+    for age, name in enumerate(["a", "b", "c", "d.partial", "e.replaced"]):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / STAMP).write_text(json.dumps({"name": name}))
+        os.utime(tmp_path / name / STAMP, (age, age))
+    assert is_cached(tmp_path / "a", {"name": "a"})  # used now
+    assert not is_cached(tmp_path / "b", {"name": "a"})
+    assert not is_cached(tmp_path / "nowhere", {})
+    drop_oldest_caches(tmp_path, keep=2)
+    assert names(tmp_path) == ["a", "c", "d.partial", "e.replaced"]
+
+
+def test_a_target_is_replaced_only_when_asked_and_only_if_it_is_ours(tmp_path: Path) -> None:
+    assert check_target(tmp_path / "kb", [], False) == tmp_path.resolve() / "kb.partial"
+    (tmp_path / "kb").mkdir()
+    with pytest.raises(PrixError, match=r"is already there\. Pass --overwrite"):
+        check_target(tmp_path / "kb", [], False)
+    with pytest.raises(PrixError, match=r"is not a KB folder .* not replaced"):
+        check_target(tmp_path / "kb", [], True)
+    (tmp_path / "kb" / "manifest.json").touch()
+    check_target(tmp_path / "kb", [tmp_path / "dump.nt"], True)
+    with pytest.raises(PrixError, match="holds the source"):
+        check_target(tmp_path / "kb", [tmp_path / "kb" / "dump.nt"], True)
+    (tmp_path / "link").symlink_to(tmp_path / "kb")
+    with pytest.raises(PrixError, match="not replaced"):
+        check_target(tmp_path / "link", [], True)
+    (tmp_path / "other.partial").mkdir()
+    with pytest.raises(PrixError, match="is in the way"):
+        check_target(tmp_path / "other", [], False)
+
+
+def test_a_file_of_results_is_not_overwritten(tmp_path: Path) -> None:
+    check_new_file(tmp_path / "out.tsv")
+    (tmp_path / "out.tsv").touch()
+    with pytest.raises(PrixError, match=r"out\.tsv is already there\. Move it"):
+        check_new_file(tmp_path / "out.tsv")
+    (tmp_path / "other.tsv.partial").mkdir()
+    with pytest.raises(PrixError, match=r"other\.tsv\.partial is in the way"):
+        check_new_file(tmp_path / "other.tsv")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "no"), "the disk of runs is full. Free some space"),
+        (OSError(errno.EDQUOT, "no"), "the disk of runs is full"),
+        (OSError(errno.EROFS, "Read-only file system"), "cannot write runs: Read-only file system"),
+        (PermissionError(errno.EACCES, "Permission denied"), "cannot write runs: Permission"),
+        (pa.ArrowInvalid("bad magic\nmore"), r"a Parquet file cannot be read \(bad magic\)"),
+        (duckdb.IOException("No space left on device"), "the disk of runs is full"),
+        (duckdb.OutOfMemoryException("failed\nmore"), "pass a larger --memory. failed"),
+    ],
+)
+def test_an_error_of_the_disk_is_one_clear_line(error: Exception, message: str) -> None:
+    with pytest.raises(PrixError, match=message) as found, disk_errors(Path("runs/kb")):
+        raise error
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EBADF, "x"), ValueError("x"), duckdb.BinderException("x"), PrixError()]
+)
+def test_any_other_error_stays_as_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as found, disk_errors(Path("runs/kb")):
+        raise error
+    assert found.value is error
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(PrixError, match=r"cannot write .*file"),
+        open_workspace(tmp_path / "file" / "work", {}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("memory", ["lots", "1", "1GB; DROP TABLE x", ""])
+def test_a_memory_size_is_checked(memory: str, tmp_path: Path) -> None:
+    with pytest.raises(PrixError, match="expected a size such as 800MB or 2GiB"):
+        open_database(tmp_path, memory)
+
+
+@pytest.mark.parametrize("name", ["it's", "a?b", "a*b", "[a]"])
+def test_a_database_reads_files_of_any_name(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    pq.write_table(pa.table({"x": [1, 2]}), folder / f"{name}.parquet")
+    with open_database(folder, "100MB") as db:
+        path = quote_path(folder / f"{name}.parquet")
+        assert db.execute(f"SELECT sum(x) FROM {path}").fetchall() == [(3,)]
+
+
+TABLE = pa.table({"name": ["a\tb", 'say "x",', None], "rank": [1, 2, 3]})
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        (".tsv", 'name\trank\na b\t1\nsay "x",\t2\n\t3\n'),
+        (".csv", 'name,rank\n"a\tb",1\n"say ""x"",",2\n,3\n'),
+        (".jsonl", '{"name":"a\\tb","rank":1}\n{"name":"say \\"x\\",","rank":2}\n{"rank":3}\n'),
+    ],
+)
+def test_rows_are_written_in_the_format_of_the_ending(
+    suffix: str, text: str, tmp_path: Path
+) -> None:
+    write_rows([TABLE.slice(0, 1), TABLE.slice(1)], TABLE.schema, tmp_path / f"out{suffix}")
+    assert (tmp_path / f"out{suffix}").read_text() == text
+    write_rows([TABLE], TABLE.schema, tmp_path / "out.txt", suffix)
+    assert (tmp_path / "out.txt").read_text() == text
+
+
+def test_rows_come_back_from_parquet_and_a_failure_leaves_no_file(tmp_path: Path) -> None:
+    write_rows([TABLE], TABLE.schema, tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet") == TABLE
+
+    def failing() -> object:
+        yield TABLE
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_rows(failing(), TABLE.schema, tmp_path / "half.parquet")  # type: ignore[arg-type]
+    assert names(tmp_path) == ["out.parquet"]
+
+
+def test_disk_errors_import_neither_duckdb_nor_arrow() -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom prixlm.files import disk_errors\n"
+        "with disk_errors(Path('x')): pass\n"
+        "print('duckdb' in sys.modules or 'pyarrow' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+    assert files.disk_errors is disk_errors

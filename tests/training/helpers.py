@@ -1,0 +1,64 @@
+"""A tiny pretraining, its losses, and runs in processes of their own."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from prixlm.lm.compact import CompactConfig
+from prixlm.training.loop import TrainingConfig
+from prixlm.training.pretrain import PretrainConfig
+from prixlm.training.sampler import SupplyConfig
+
+TINY = PretrainConfig(
+    base="compact",
+    epochs=6,
+    batch=16,
+    token_budget=256,
+    supply=SupplyConfig(max_links=2),
+    compact=CompactConfig(vocab=600, width=32, layers=2, heads=4),
+    training=TrainingConfig(lr=5e-3, save_every=4, validate_every=5, log_every=1),
+)
+
+
+def losses(run: Path) -> dict[int, float]:
+    """The training losses of a run, by step."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def run_processes(
+    target: Callable[..., None], *args: Any, environments: list[dict[str, str]] | None = None
+) -> list[int | None]:
+    """Call a function in new processes, one for each environment, and return their exit codes.
+
+    They are forked from a server that has imported torch, so that each starts at once.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.helpers"])
+    processes = [
+        context.Process(target=_with_environment, args=(environment, target, *args))
+        for environment in environments or [{}]
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        if process.is_alive():
+            process.kill()
+    return [process.exitcode for process in processes]
+
+
+def _with_environment(environment: dict[str, str], target: Callable[..., None], *args: Any) -> None:
+    os.environ.update(environment)
+    target(*args)

@@ -1,0 +1,44 @@
+"""Estimates: nothing is written, and they agree with the run."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from prixlm import KB, PrixError
+from prixlm.lm.model import PrixLM
+from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps
+from prixlm.training.estimate import estimate_pretrain
+from prixlm.training.pretrain import PretrainConfig
+from prixlm.training.sampler import SupplyConfig
+
+
+def test_a_dry_run_writes_nothing_and_is_right(
+    toy: KB, tiny: PretrainConfig, tiny_run: Path
+) -> None:
+    before = sorted(path.name for path in toy.folder.rglob("*"))
+    estimate = estimate_pretrain(toy, tiny)
+    assert sorted(path.name for path in toy.folder.rglob("*")) == before
+    assert "Nothing was written" in estimate.as_text()
+    model = PrixLM.load(tiny_run)
+    assert estimate.steps == model.settings.lineage.steps
+    assert estimate.parameters == sum(parameter.numel() for parameter in model.parameters())
+    folder = checkpoint_folder(tiny_run, checkpoint_steps(tiny_run)[-1])
+    names = ("model.safetensors", "optimizer.safetensors")
+    size = sum((folder / name).stat().st_size for name in names)
+    assert estimate.checkpoint == pytest.approx(size, rel=0.1)
+    assert estimate.facts_per_second > 1 and estimate.seconds > 0
+    assert estimate.as_dict()["triples"] == 13
+
+
+def test_an_estimate_of_single_counts_no_links(shared_toy: KB, tiny: PretrainConfig) -> None:
+    single = dataclasses.replace(tiny, supply=SupplyConfig(langs=("ja",), propagate=True))
+    estimate = estimate_pretrain(shared_toy, single)
+    assert estimate.links == 0
+    assert estimate.triples == 3, "two are stated in Japanese, one is carried from English"
+
+
+def test_a_language_that_the_kb_lacks_is_refused(shared_toy: KB, tiny: PretrainConfig) -> None:
+    config = dataclasses.replace(tiny, supply=SupplyConfig(langs=("sw",)))
+    with pytest.raises(PrixError, match="has no sw; it has"):
+        estimate_pretrain(shared_toy, config)
