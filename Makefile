@@ -13,7 +13,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	HF_HUB_OFFLINE=1 $(BIN)/python -m slipcover --json --out .coverage.json -m pytest -n 2
+	HF_HUB_OFFLINE=1 $(BIN)/python -m slipcover --json --out .coverage.json -m pytest -n 2 --dist loadfile
 	@$(BIN)/python -c 'import json; summary = json.load(open(".coverage.json"))["summary"]; \
 		print("Coverage of src/prixlm: %.1f %% of the lines" % summary["percent_covered"])'
 

@@ -5,6 +5,7 @@ All three resume: run the same command again after a stop.
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -105,17 +106,15 @@ def pretrain(
     from prixlm.config import changed
     from prixlm.training.pretrain import PretrainConfig
 
+    codes = None if langs is None else parse_codes(langs)
     kept_text = None if keep is None else str(keep)
     preset = preset or ("compact" if base in (None, "compact") else "paper")
+    # Later ones win: the preset, then the file, then the flags that are given (not None).
     settings = changed(
         _with_file(PretrainConfig.preset(preset), config),
         {
             "": {"base": base, "epochs": epochs, "batch": batch, "trim": trim, "keep": kept_text},
-            "supply": {
-                "langs": None if langs is None else parse_codes(langs),
-                "propagate": propagate,
-                "seed": seed,
-            },
+            "supply": {"langs": codes, "propagate": propagate, "seed": seed},
             "training": {
                 "lr": lr,
                 "patience": patience,
@@ -127,21 +126,15 @@ def pretrain(
         },
     )
     if dry_run:
-        _estimate_pretrain(kb, settings, as_json)
+        from prixlm.training.estimate import estimate_pretrain
+
+        _print_estimate(estimate_pretrain, kb, settings, as_json)
     else:
         _pretrain(kb, _required(to), settings, as_json)
 
 
-def _estimate_pretrain(kb: Path, settings: Any, as_json: bool) -> None:
-    from prixlm.kb.store import KB
-    from prixlm.training.estimate import estimate_pretrain
-
-    with progress_bar() as progress:
-        estimate = estimate_pretrain(KB(kb), settings, progress)
-    print_result(estimate.as_dict(), estimate.as_text(), as_json)
-
-
 def _pretrain(kb: Path, to: Path, settings: Any, as_json: bool) -> None:
+    """Pretrain, and print the facts that were read and how the loss fell."""
     from prixlm.kb.store import KB
     from prixlm.reports.console import print_run
     from prixlm.reports.plots import read_metrics
@@ -250,21 +243,15 @@ def graph(
         _with_file(GraphConfig(), config), {"": flags, "training": {"lr": lr, "seed": seed}}
     )
     if dry_run:
-        _estimate_graph(kb, settings, as_json)
+        from prixlm.rankers.complex import estimate_graph
+
+        _print_estimate(estimate_graph, kb, settings, as_json)
     else:
         _train_graph(kb, _required(to), settings, as_json)
 
 
-def _estimate_graph(kb: Path, settings: Any, as_json: bool) -> None:
-    from prixlm.kb.store import KB
-    from prixlm.rankers.complex import estimate_graph
-
-    with progress_bar() as progress:
-        estimate = estimate_graph(KB(kb), settings, progress)
-    print_result(estimate.as_dict(), estimate.as_text(), as_json)
-
-
 def _train_graph(kb: Path, to: Path, settings: Any, as_json: bool) -> None:
+    """Train, and print what was made and the commands that use it."""
     from prixlm.kb.store import KB
     from prixlm.rankers.complex import train_graph
     from prixlm.reports.plots import read_metrics
@@ -293,6 +280,15 @@ def _train_graph(kb: Path, to: Path, settings: Any, as_json: bool) -> None:
         f"  prixlm evaluate lp --kb {quote(str(kb))} --graph {quote(str(to))}"
     )
     print_result(values, text, as_json)
+
+
+def _print_estimate(estimate: Callable[..., Any], kb: Path, settings: Any, as_json: bool) -> None:
+    """Measure a sample of a run (`--dry-run`) and print what the run would take."""
+    from prixlm.kb.store import KB
+
+    with progress_bar() as progress:
+        result = estimate(KB(kb), settings, progress)
+    print_result(result.as_dict(), result.as_text(), as_json)
 
 
 def _is_main_process() -> bool:

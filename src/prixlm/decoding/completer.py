@@ -159,7 +159,7 @@ class Completer:
     ) -> list[list[Answer] | PrixError]:
         """Return the answers to many queries; the error of each query that cannot be asked."""
         # Queries are grouped by the language of their candidates, since a search walks one trie,
-        # and cut into batches. Errors are put in the place of the answers.
+        # and cut into batches. A query that fails has its error instead of answers.
         results: list[list[Answer] | PrixError] = [[] for _ in queries]
         prefixes: dict[int, list[int]] = {}  # by the query's position in `queries`
         rows_by_language: dict[str, list[int]] = {}  # of the candidates
@@ -187,8 +187,8 @@ class Completer:
                 batch = rows[start : start + _BATCH]
                 exclude = None if known is None else [known[row] for row in batch]
                 found = self._search(trie, [prefixes[row] for row in batch], config, exclude)
-                for row, one, answers in zip(batch, found, self._name(found), strict=True):
-                    is_proven = config.search == "beam" or one.complete
+                for row, proof, answers in zip(batch, found, self._name(found), strict=True):
+                    is_proven = config.search == "beam" or proof.complete
                     results[row] = answers if is_proven else _unproven(config)
         return results
 
@@ -281,7 +281,7 @@ class Completer:
         return trie if candidates is None else trie.restrict(np.frombuffer(candidates, np.int64))
 
     def num_too_long(self, lang: str) -> int:
-        """Count the names of a language that are no candidates, as too long for the model.
+        """Count the names of a language that are too long for the model to be candidates.
 
         A candidate may take half of the model's positions; the other half is for the query.
         """
@@ -324,16 +324,16 @@ class Completer:
 
     def _name(self, found: Sequence[Found]) -> list[list[Answer]]:
         """Return answers with the names of their entities, all looked up in one go."""
-        ids = np.concatenate([one.entity for one in found])
+        ids = np.concatenate([result.entity for result in found])
         names = iter(self.kb.names(ids.tolist()))
         return [
             [
                 Answer(int(entity), next(names), float(score), rank)
                 for rank, (entity, score) in enumerate(
-                    zip(one.entity, one.score, strict=True), start=1
+                    zip(result.entity, result.score, strict=True), start=1
                 )
             ]
-            for one in found
+            for result in found
         ]
 
 

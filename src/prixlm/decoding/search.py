@@ -359,10 +359,12 @@ def exact_ranks(
         is_of_query = query == index
         # The walk's own score of the entity: names that tie with it have the very same one.
         scored = score[is_of_query & (entity == entities[index])]
-        own = float(scored[0]) if len(scored) else float(target[index])
-        num_higher = int((score[is_of_query] > own).sum())
-        num_equal = max(1, int((score[is_of_query] == own).sum()))
-        ranks.append(Rank(num_higher + (num_equal + 1) / 2, own, num_higher, int(num_nodes)))
+        exact_score = float(scored[0]) if len(scored) else float(target[index])
+        num_higher = int((score[is_of_query] > exact_score).sum())
+        num_equal = max(1, int((score[is_of_query] == exact_score).sum()))
+        ranks.append(
+            Rank(num_higher + (num_equal + 1) / 2, exact_score, num_higher, int(num_nodes))
+        )
     return ranks
 
 
