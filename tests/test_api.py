@@ -1,11 +1,13 @@
 """The public API: the names of `prixlm`, and the examples of their docstrings, run end to end."""
 
 import doctest
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import prixlm
+from prixlm.rankers.fusion import FusionConfig
 from tests.conftest import TOY_FACTS, TOY_LINKS
 
 VERBS = ["import_kb", "split_kb", "pretrain", "mirror", "train_graph", "enrich", "export"]
@@ -13,6 +15,8 @@ NOUNS = ["KB", "Entity", "Triple", "Link", "Query", "Answer", "PrixLM", "Complet
 NOUNS += ["EntityEncoder", "EntityLinker", "PrixError"]
 CONFIGS = [f"{name}Config" for name in ("Split", "Pretrain", "Mirror", "Graph", "Enrich", "Export")]
 CONFIGS += ["SearchConfig"]
+FAST_FUSION = partial(FusionConfig, facts=150, depth=5, iterations=20, smallest=20)
+"""The default takes ten seconds to fit."""
 
 
 def test_the_public_names_are_these() -> None:
@@ -35,6 +39,7 @@ def test_every_public_name_has_a_docstring_with_an_example() -> None:
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one folder, verbs first: an example may load what the example of a verb has made."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("prixlm.enrichment.run.FusionConfig", FAST_FUSION)
     Path("facts.tsv").write_text(TOY_FACTS, "utf-8")
     Path("links.tsv").write_text(TOY_LINKS, "utf-8")
     texts = {name: getattr(prixlm, name).__doc__ for name in (*VERBS, *NOUNS, *CONFIGS)}

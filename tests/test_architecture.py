@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import prixlm
-from prixlm.cli.app import COMMANDS, EXTRAS, GROUPS
+from prixlm.cli.app import COMMANDS, GROUPS
+from prixlm.errors import EXTRAS
 from tests.helpers import run_python
 
 ROOT = Path(__file__).parents[1]

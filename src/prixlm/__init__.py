@@ -87,7 +87,15 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(importlib.import_module(module), name)
+            try:
+                return getattr(importlib.import_module(module), name)
+            except ModuleNotFoundError as error:
+                from prixlm.errors import missing_extra
+
+                hint = missing_extra(error)
+                if hint is None:
+                    raise
+                raise ModuleNotFoundError(f"prixlm.{name}: {hint}", name=error.name) from None
     raise AttributeError(f"module 'prixlm' has no attribute {name!r}")
 
 

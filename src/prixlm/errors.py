@@ -4,6 +4,29 @@ A `PrixError` says what was found, what was expected and what to do; the command
 exits with code 2. Our own invariants use `assert` instead.
 """
 
+EXTRAS = {
+    "model": (
+        "accelerate",
+        "faiss",
+        "jinja2",
+        "matplotlib",
+        "rapidfuzz",
+        "safetensors",
+        "sklearn",
+        "skops",
+        "stopwordsiso",
+        "tokenizers",
+        "tomli_w",
+        "torch",
+        "transformers",
+        "wordfreq",
+    ),
+    "baselines": ("pykeen",),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+}
+"""Packages of the optional dependencies, by the name of the extra in pyproject.toml."""
+
 
 class PrixError(Exception):
     """An error that the user can fix: a wrong argument, a bad file, a full disk.
@@ -23,3 +46,15 @@ class Stopped(Exception):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
         self.signal = signal
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """Return which extra to install; None if the missing package belongs to no extra."""
+    package = (error.name or "").split(".")[0]
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            return (
+                f"this needs the {extra} extra: pip install 'prixlm[{extra}]', or in a checkout "
+                f"pip install -c constraints.txt '.[{extra}]' ({package} is not installed)."
+            )
+    return None

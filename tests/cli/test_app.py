@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from prixlm.cli.app import COMMANDS, EXTRAS, app
+from prixlm.cli.app import COMMANDS, app
+from prixlm.errors import EXTRAS
 from tests.helpers import run_prixlm, run_python
 
 

@@ -185,3 +185,9 @@ def test_marks_make_the_confidence_better(too_high: float, number: int) -> None:
         marks = {int(n): bool(generator.random() < probability[n]) for n in marked}
         errors.append(np.abs(correct_confidence(confidence, marks) - probability).mean())
     assert np.mean(errors) < 0.07
+
+
+def test_accepting_the_obvious_ones_does_not_raise_the_doubtful_ones() -> None:
+    confidence = np.array([0.99, 0.95, 0.6])
+    assert correct_confidence(confidence, {0: True, 1: True}).tolist() == confidence.tolist()
+    assert correct_confidence(confidence, {0: True, 1: False})[2] < 0.6

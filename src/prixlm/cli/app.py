@@ -18,7 +18,7 @@ import typer
 from prixlm.cli import ask, demo, enrich, kb, train
 from prixlm.cli.evaluate import evaluate_app
 from prixlm.cli.reproduce import reproduce_app
-from prixlm.errors import PrixError, Stopped
+from prixlm.errors import PrixError, Stopped, missing_extra
 
 # The order is that of `prixlm --help`.
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -38,28 +38,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
 }
 GROUPS = {"evaluate": evaluate_app, "reproduce": reproduce_app}
-EXTRAS = {
-    "model": (
-        "accelerate",
-        "faiss",
-        "jinja2",
-        "matplotlib",
-        "rapidfuzz",
-        "safetensors",
-        "sklearn",
-        "skops",
-        "stopwordsiso",
-        "tokenizers",
-        "tomli_w",
-        "torch",
-        "transformers",
-        "wordfreq",
-    ),
-    "baselines": ("pykeen",),
-    "tensorboard": ("tensorboard",),
-    "wandb": ("wandb",),
-}
-"""Packages of the optional dependencies, by the name of the extra in pyproject.toml."""
 _RESUME = "run the same command again to resume."
 
 app = typer.Typer(
@@ -104,7 +82,10 @@ def main() -> None:
     except Stopped as stop:
         _fail(f"{stop}; {_RESUME}", 128 + stop.signal)
     except ModuleNotFoundError as error:
-        _fail(_missing_extra(error))
+        hint = missing_extra(error)
+        if hint is None:
+            raise
+        _fail(hint)
     except BrokenPipeError:
         # `prixlm stats | head` closes stdout early. Python flushes it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -120,18 +101,6 @@ def main() -> None:
 def _stop(number: int, _frame: object) -> None:
     """Raise our own exception on Ctrl-C and SIGTERM: Typer would exit without a message."""
     raise Stopped("interrupted", number)
-
-
-def _missing_extra(error: ModuleNotFoundError) -> str:
-    """Return which extra to install; raise the error again if no extra has the package."""
-    package = (error.name or "").split(".")[0]
-    for extra, packages in EXTRAS.items():
-        if package in packages:
-            return (
-                f"this needs the {extra} extra: pip install 'prixlm[{extra}]' "
-                f"({package} is not installed)."
-            )
-    raise error
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -255,11 +255,13 @@ def correct_confidence(confidence: Array, marks: dict[int, bool]) -> Array:
     """Correct confidences by marks of some rows: Platt scaling with a prior.
 
     The log-odds x become a x + b. Before any mark, log a and b have a normal prior around 0 with
-    deviation `_PRIOR_DEVIATION`; the marks move both to their most probable values.
+    deviation `_PRIOR_DEVIATION`; the marks move both to their most probable values. Without a
+    rejection nothing changes: reviewers accept the obvious ones first, and that says nothing about
+    the doubtful ones.
 
     confidence: (N,). marks: by row number.
     """
-    if not marks:
+    if all(marks.values()):
         return confidence
     from scipy.optimize import minimize
 

@@ -160,8 +160,9 @@ def _check_kb(kb: KB, config: EnrichConfig) -> None:
         )
     if not kb.num_triples(split="valid"):
         raise PrixError(
-            f"{kb.folder} has no valid triples to fit a confidence on: make a split with `prixlm "
-            "split`, and pretrain on the split."
+            f"{kb.folder} has no valid triples to fit a confidence on, of {kb.num_triples():,} in "
+            "all: make a split with `prixlm split`, and train on the split. A KB of a few hundred "
+            "triples is too small."
         )
     linked = kb.manifest.counts["linked"]
     if not any(linked.values()):
