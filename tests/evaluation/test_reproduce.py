@@ -25,6 +25,8 @@ from prixlm.rankers.suite import UNTRAINED
 from tests.evaluation.conftest import TINY
 
 pytest.importorskip("pykeen", reason="PyKEEN is an extra: pip install 'prixlm[baselines]'")
+NUM_ROWS = len(UNTRAINED) + 1 + 8 + 8 + 1
+"""Untrained rankers, the graph, Prix-LM, PyKEEN, and the fusion."""
 CONFIG = ReproduceConfig(
     pretrain=TINY,
     propagate_epochs=1,
@@ -62,9 +64,9 @@ def table(numbered: KB, quick_baselines: None, tmp_path_factory: pytest.TempPath
 
 def test_every_row_is_there_with_its_ranks(numbered: KB, table: Path) -> None:
     keys = list(Reproduction(numbered, table, CONFIG).makers)
-    assert len(keys) == 6 + 1 + 8 + 8 + 1
+    assert len(keys) == NUM_ROWS
     values = json.loads((table / "table.json").read_text())
-    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [24, 8]
+    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [NUM_ROWS, 8]
     for row in values["Unseen entities"]:
         for parts in row["figures"].values():
             assert list(parts) == list(UNSEEN_SUBSETS)
@@ -118,7 +120,9 @@ def test_what_is_there_is_not_made_again(numbered: KB, table: Path, quick_baseli
     assert before == {path: path.read_bytes() for path in table.rglob("*.safetensors")}
     assert rows[0].training_seconds == seconds and rows[1].max_rank == CONFIG.beyond
     values = json.loads((table / "table.json").read_text())
-    assert len(values["Link prediction"]) == 24, "all rows, not only those that were asked for"
+    assert len(values["Link prediction"]) == NUM_ROWS, (
+        "all rows, not only those that were asked for"
+    )
     other = dataclasses.replace(CONFIG, curve_facts=6)
     with pytest.raises(PrixError, match=r"was made with other config.curve_facts: name another"):
         reproduce_lp(numbered, table, other, ["pairs"])

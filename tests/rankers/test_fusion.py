@@ -22,7 +22,7 @@ from prixlm.rankers.fusion import (
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.links import RelatedPairs
 from prixlm.rankers.rules import SimilarRules
-from prixlm.rankers.suite import make_suite
+from prixlm.rankers.suite import UNTRAINED
 from tests.rankers.conftest import Guess, write_chain_kb
 
 SMALL = FusionConfig(depth=5, facts=500, iterations=30, leaves=8, smallest=5)
@@ -52,7 +52,8 @@ def test_it_learns_which_ranker_is_right_about_a_relation(chain: KB, fusion: Fus
 
 def test_confidences_are_those_of_version_0_1(noisy: KB) -> None:
     """Its features were positional columns; with named arrays the same models must be fitted."""
-    rankers = make_suite(noisy).rankers
+    keys = ("pairs", "lookup", "paths", "similar")
+    rankers = [UNTRAINED[key](noisy, ("train",)) for key in keys]
     fusion = Fusion.fit(noisy, rankers, SMALL)
     facts = read_facts(noisy, "en")
     ranked = fusion.best(facts.queries, 3)

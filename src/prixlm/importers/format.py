@@ -14,7 +14,7 @@ To add a format, write one file with a `Format` and add one line to the table in
     MINE = Format(
         name="mine",
         title="my own dumps",
-        recognises=lambda path: path.suffix == ".mine",
+        recognises=lambda path: plain_suffix(path) == ".mine",
         chunks=line_chunks,
         parser=lambda sources, index, langs: MyParser(langs),
     )

@@ -21,7 +21,7 @@ from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.links import DirectLookup, LinkRanker, MergedLookup, RelatedPairs, UsualObjects
 from prixlm.rankers.lm import ModelRanker
-from prixlm.rankers.rules import PathRules, RuleRanker, SimilarRules
+from prixlm.rankers.rules import PathRules, SimilarRules
 from prixlm.types import Progress
 
 LINKS: Mapping[str, Callable[[KB, Sequence[str]], LinkRanker]] = {
@@ -30,13 +30,14 @@ LINKS: Mapping[str, Callable[[KB, Sequence[str]], LinkRanker]] = {
     "lookup": MergedLookup,
     "pairs": RelatedPairs,
 }
-"""Rankers along links, each made from a KB and the splits that it reads."""
-RULES: Mapping[str, Callable[[KB, Sequence[str]], RuleRanker]] = {
+"""Rankers that carry facts along links and name their origins, each made from a KB and the splits
+that it reads. They are *transfer alone* in comparisons."""
+RULES: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {
     "paths": PathRules,
     "similar": SimilarRules,
 }
-"""Rankers by rules, made in the same way."""
-UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], LinkRanker | RuleRanker]] = {**LINKS, **RULES}
+"""All other rankers that need no training, made in the same way."""
+UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {**LINKS, **RULES}
 """All rankers that need no training, in the order of the rows of the link-prediction table."""
 FUSED = ("pairs", "lookup", "paths", "similar")
 """Those that take part in a fusion, in the order of its features. The others are references."""
@@ -48,7 +49,7 @@ class Suite:
 
     model: Ranker | None = None  # a Prix-LM
     links: Mapping[str, LinkRanker]  # by key
-    rules: Mapping[str, RuleRanker]  # by key
+    rules: Mapping[str, Ranker]  # by key
     graph: Ranker | None = None  # a graph embedding
     identity: str = ""  # hashes of the trained ones: cached results belong to these
 
