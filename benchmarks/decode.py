@@ -320,7 +320,7 @@ def compare_peers(kb: KB, work: Path, args: argparse.Namespace) -> None:
     if "base" in kinds:
         compare("XLM-R-base", kb, PrixLM.from_base(work / "base", kb.languages), args)
     if "trimmed" in kinds:
-        keep = lambda tokenizer: pieces_to_keep(kb, tokenizer)  # noqa: E731
+        keep = lambda tokenizer: pieces_to_keep(kb, tokenizer, num_words=0)  # noqa: E731
         model = PrixLM.from_base(work / "base", kb.languages, keep=keep)
         compare("XLM-R-base, trimmed", kb, model, args)
     if "compact" in kinds:

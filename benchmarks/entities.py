@@ -47,7 +47,7 @@ def encode(encoder_folder: Path | None, kb: Path, count: int) -> None:
             save_base(encoder_folder)
         EntityEncoder.load(encoder_folder).save(folder)
         ours = EntityEncoder.load(folder)
-        theirs = SentenceTransformer(str(folder), device="cpu")
+        theirs = SentenceTransformer(str(folder), device="cpu", trust_remote_code=False)
         source = KB(kb)
         rows = np.random.default_rng(0).permutation(source.num_entities)[:count]
         names = source.names(rows.tolist())

@@ -128,7 +128,7 @@ def run_peer(args: argparse.Namespace) -> dict[str, Any]:
     """Run one peer in this process; return its rate, its memory and its loss on one batch."""
     torch.set_num_threads(args.threads)
     kb, trim = KB(args.kb), "trimmed" in args.peer
-    keep = (lambda tokenizer: pieces_to_keep(kb, tokenizer)) if trim else None
+    keep = (lambda tokenizer: pieces_to_keep(kb, tokenizer, num_words=0)) if trim else None
     model = PrixLM.from_base(args.base, kb.languages, keep=keep)
     config = PretrainConfig()
     batches = BatchEncoder(model.encoder, kb, build_tokens(kb, model.encoder.tokenizer))

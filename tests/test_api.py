@@ -11,10 +11,11 @@ from prixlm.rankers.fusion import FusionConfig
 from tests.conftest import TOY_FACTS, TOY_LINKS
 
 VERBS = ["import_kb", "split_kb", "pretrain", "mirror", "train_graph", "enrich", "export"]
+VERBS += ["run_job"]
 NOUNS = ["KB", "Entity", "Triple", "Link", "Query", "Answer", "PrixLM", "Completer"]
 NOUNS += ["EntityEncoder", "EntityLinker", "PrixError"]
 CONFIGS = [f"{name}Config" for name in ("Split", "Pretrain", "Mirror", "Graph", "Enrich", "Export")]
-CONFIGS += ["SearchConfig"]
+CONFIGS += ["SearchConfig", "JobConfig"]
 FAST_FUSION = partial(FusionConfig, facts=150, depth=5, iterations=20, smallest=20)
 """The default takes ten seconds to fit."""
 

@@ -1,12 +1,14 @@
 """Configurations: TOML in, TOML out, flags on top, and one line for a wrong setting."""
 
+import json
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from prixlm.config import changed, differing, read_config, to_toml
+from prixlm.config import changed, differing, from_dict, read_config, to_toml
 from prixlm.errors import PrixError
 
 
@@ -89,6 +91,28 @@ def test_flags_that_were_given_change_a_config() -> None:
     )
     config = Config()
     assert changed(config, {"": {}, "training": {"lr": None}}) == config
+
+
+def test_a_config_comes_back_from_its_json() -> None:
+    config = Config(
+        epochs=2, langs=("en", "日"), bf16=True, training=Training(betas=(0.5, 1.0), lr=3e-5)
+    )
+    values = json.loads(json.dumps(asdict(config)))
+    assert from_dict(Config(), values) == config
+    # None in JSON is the default's value, which may be set.
+    assert from_dict(Config(name="mine"), values).name == "mine"
+    assert from_dict(Config(epochs=7), {"training": {"lr": 1}}) == Config(
+        epochs=7, training=Training(lr=1.0)
+    )
+
+
+def test_values_of_another_config_are_one_line() -> None:
+    for values, message in (
+        ({"epoch": 3}, "Config: unknown setting epoch. Expected one of epochs, langs"),
+        ({"training": {"lr": "fast"}}, "Config [training]: lr is 'fast' (str); expected float"),
+    ):
+        with pytest.raises(PrixError, match=re.escape(message)):
+            from_dict(Config(), values)
 
 
 def test_differing_settings_are_named_with_their_table() -> None:

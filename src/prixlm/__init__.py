@@ -1,10 +1,11 @@
 """Build and complete multilingual knowledge bases with a language model: Prix-LM.
 
-The public names are those of `__all__`. Seven verbs do the work:
+The public names are those of `__all__`. Eight verbs do the work:
 
 - `import_kb` reads dumps into a KB folder, `split_kb` holds facts out;
 - `pretrain` trains a Prix-LM, `mirror` an entity encoder, `train_graph` a graph embedding;
-- `enrich` proposes facts that a KB lacks, `export` writes proposals for other tools.
+- `enrich` proposes facts that a KB lacks, `export` writes proposals for other tools;
+- `run_job` does all of this from a dump to proposals, in one work folder.
 
 Each takes a config with the defaults of the paper, and each resumes after a stop. The nouns are the
 KB and its parts, the models, and the classes that ask them.
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from prixlm.decoding.completer import Completer, SearchConfig
     from prixlm.enrichment.export import ExportConfig, export
+    from prixlm.enrichment.job import JobConfig, run_job
     from prixlm.enrichment.run import EnrichConfig, enrich
     from prixlm.entities.encoder import EntityEncoder
     from prixlm.entities.linker import EntityLinker
@@ -47,6 +49,7 @@ __all__ = [
     "EntityLinker",
     "ExportConfig",
     "GraphConfig",
+    "JobConfig",
     "Link",
     "MirrorConfig",
     "PretrainConfig",
@@ -61,6 +64,7 @@ __all__ = [
     "import_kb",
     "mirror",
     "pretrain",
+    "run_job",
     "split_kb",
     "train_graph",
 ]
@@ -68,6 +72,7 @@ __all__ = [
 _HOMES = {
     "prixlm.decoding.completer": ("Completer", "SearchConfig"),
     "prixlm.enrichment.export": ("ExportConfig", "export"),
+    "prixlm.enrichment.job": ("JobConfig", "run_job"),
     "prixlm.enrichment.run": ("EnrichConfig", "enrich"),
     "prixlm.entities.encoder": ("EntityEncoder",),
     "prixlm.entities.linker": ("EntityLinker",),

@@ -43,6 +43,14 @@ def changed(config: Config, flags: dict[str, dict[str, Any]]) -> Config:
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
+def from_dict(defaults: Config, values: dict[str, Any]) -> Config:
+    """Return `defaults` with the values of `dataclasses.asdict`, read back from JSON.
+
+    A value of None is the default's.
+    """
+    return _replaced(defaults, _without_none(values), type(defaults).__name__)
+
+
 def to_toml(config: Any) -> str:
     """Return a config as TOML that `read_config` reads back. Settings of None are left out."""
     import tomli_w  # of the model extra, which a plain installation does without

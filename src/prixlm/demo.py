@@ -1,92 +1,90 @@
-"""The demo: the main job on the embedded world KB, in a few minutes on two cores.
+"""The demo: facts and links of the embedded world KB are hidden, and most of them found again.
 
     DEMO/kb         the world KB
-    DEMO/split      the same, with 30 % of the Estonian, Telugu and Lao facts held out
-    DEMO/model      a small Prix-LM (All) of the split; DEMO/single/LANG are Prix-LM (Single)
-    DEMO/encoder    its Mirror variant
-    DEMO/proposals  facts that the three languages lack, with confidence and origin
+    DEMO/split      30 % of the Estonian, Telugu and Lao facts held out: half of them in one
+                    language, half in every language at once
+    DEMO/work       what `prixlm enrich` makes of the split: graph, model, proposals
+    DEMO/names      the world KB in four languages (DEMO/few), with the links of 20 % of its
+                    concepts withheld
+    DEMO/encoder    an entity encoder trained on the other links, from random weights (DEMO/start)
     DEMO/facts.nq   the proposals as N-Quads;  DEMO/facts.tsv  as a table
     DEMO/report     a page with all of it
 
 Every step is a library call that a command makes too. An interrupted demo resumes. A finished demo
 is removed and made again.
+
+Dimension letters: N answers of all questions.
 """
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prixlm.decoding.completer import Completer, SearchConfig
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from prixlm.arrays import pair_keys, rank_in_group
+from prixlm.enrichment.budget import Plan
 from prixlm.enrichment.export import ExportConfig, export
-from prixlm.enrichment.gaps import GapConfig
-from prixlm.enrichment.proposals import read_manifest
+from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
+from prixlm.enrichment.job import Announce, JobConfig, open_job
 from prixlm.enrichment.report import Report, write_report
-from prixlm.enrichment.run import EnrichConfig, enrich
-from prixlm.entities.linker import EntityLinker
+from prixlm.enrichment.run import EnrichConfig
+from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
+from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.entities.mirror import MirrorConfig, mirror
 from prixlm.errors import PrixError
-from prixlm.evaluation.proposals import (
-    Trial,
-    judge_proposals,
-    judged_tables,
-    reliability_curves,
-    trial_tables,
-    try_enrichment,
+from prixlm.evaluation.entity_linking import (
+    EncoderScorer,
+    FuzzyScorer,
+    LinkingTask,
+    withheld_tasks,
 )
-from prixlm.files import write_atomically
+from prixlm.files import whole_folder, write_atomically
 from prixlm.importers.run import import_kb
-from prixlm.kb.split import SplitConfig, split_kb
+from prixlm.kb.split import SplitConfig, known_objects, split_kb
 from prixlm.kb.store import KB
-from prixlm.lm.model import PrixLM
-from prixlm.metrics import figures
-from prixlm.rankers.fusion import FusionConfig
-from prixlm.rankers.heldout import read_facts
-from prixlm.rankers.lm import ModelRanker
+from prixlm.lm.compact import CompactConfig
+from prixlm.rankers.base import Queries, Ranked
+from prixlm.rankers.complex import GraphConfig
+from prixlm.rankers.fusion import Fusion, FusionConfig, fitted_languages
+from prixlm.rankers.heldout import HeldOut, Questions, read_facts
+from prixlm.rankers.links import MergedLookup, UsualObjects
+from prixlm.rankers.suite import load_suite
+from prixlm.reports.console import language_name
 from prixlm.reports.tables import ResultTable
-from prixlm.training.pretrain import PretrainConfig, pretrain
-from prixlm.types import Answer, Asked, Entity, Progress, Query
+from prixlm.training.pretrain import PretrainConfig, make_model
+from prixlm.types import Array, Progress
 
 INTO = ("et", "te", "lo")
-"""Languages with few facts, which the demo enriches."""
-LANGUAGES = (*INTO, "th", "ja", "ru")
-"""Languages that the demo translates English names into."""
+"""Languages that the demo hides facts of and enriches."""
+PIVOT = "en"
+"""Language whose names are looked for."""
 KNOWN = ("train", "valid")
-"""Splits that the enrichment may use; the test facts are held out."""
-_FOLDERS = ("report", "proposals", "encoder", "single", "model", "split", "kb")
-_BATCH = 16
-"""Queries per call of the completer, so that the progress bar moves."""
+"""Splits that the enrichment may use; the test facts are hidden."""
+LEVEL = 0.8
+"""Confidence from which a proposal counts."""
+_FOLDERS = ("report", "encoder", "start", "names", "few", "work", "split", "kb")
+_NUM_EXAMPLES = 3
+_LAO_VOWEL = re.compile("([\u0ec0-\u0ec4])(.)")
+"""Vowel signs of Lao that are written before the consonant they follow in speech."""
 _INTRODUCTION = (
-    "The world KB (countries, languages, currencies, cities; from CLDR and GeoNames) with 30 % of "
-    "the Estonian, Telugu and Lao facts held out, and the proposals for them. The proposals "
-    "combine a small Prix-LM, trained for a few minutes on two cores, with the facts of the other "
-    "languages. All languages of this KB state the same facts, so carrying facts over is nearly "
-    "perfect here and proves little: the demo shows the steps."
+    "Facts of the world KB (countries, languages, currencies, cities; from CLDR and GeoNames) were "
+    "hidden. Half of them were hidden in one language, where the other languages still state them. "
+    "The other half were hidden in every language at once, where they have to be inferred; these "
+    "were asked for by subject and relation. An answer is right if it is a hidden fact, and wrong "
+    "if the KB does not state it. Facts whose inverse the KB still states do not count. Several "
+    "kinds of evidence may rank the same fact first. Everything was trained in minutes."
 )
-
-# Questions whose answer is a test fact: subject name, relation, test objects, other objects. md5
-# shuffles the questions, the same way every time.
-_FACTS = """
-    SELECT s.name, t.relation, list(DISTINCT o.name) FILTER (t.split = 'test'),
-        list(DISTINCT o.name) FILTER (t.split <> 'test')
-    FROM (
-        SELECT DISTINCT subject, relation FROM triples WHERE lang = $lang AND split = 'test'
-    ) asked JOIN triples t USING (subject, relation)
-    JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
-    GROUP BY s.name, t.relation, t.subject
-    ORDER BY md5(CAST(t.subject * 1000 + t.relation AS VARCHAR)) LIMIT $number
-"""
-# English names with the names of the same concept in another language, shuffled likewise.
-_NAMES = """
-    SELECT a.name, list(DISTINCT b.name)
-    FROM entities a JOIN entities b ON b.concept = a.concept
-    WHERE a.lang = 'en' AND b.lang = $lang GROUP BY a.name, a.concept
-    ORDER BY md5(CAST(a.concept AS VARCHAR)) LIMIT $number
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +92,100 @@ class DemoConfig:
     """How much the demo does."""
 
     langs: tuple[str, ...] | None = None  # languages of the KB; None: the paper's 17
-    pretrain: PretrainConfig = field(default_factory=lambda: PretrainConfig.preset("demo"))
-    single_epochs: int = 8  # of each Prix-LM (Single)
+    split: SplitConfig = field(
+        default_factory=lambda: SplitConfig(test=0.3, valid=0.1, everywhere=0.5, langs=INTO)
+    )
+    withheld: float = 0.2  # share of the concepts whose links are withheld
+    graph: GraphConfig = field(default_factory=lambda: GraphConfig(rank=64, epochs=3))
+    pretrain: PretrainConfig = field(
+        default_factory=lambda: replace(PretrainConfig.preset("demo"), epochs=1)
+    )
+    # Pieces of a letter or two: the encoder learns how scripts spell the same sound.
+    letters: CompactConfig = field(
+        default_factory=lambda: CompactConfig(vocab=700, width=128, layers=2)
+    )
     mirror: MirrorConfig = field(
         default_factory=lambda: replace(
-            MirrorConfig.preset("compact"), positives="links", number=60_000
+            MirrorConfig.preset("compact"),
+            positives="links",
+            number=20_000,
+            temperature=0.05,
+            encoder=EncoderSettings(pooling="mean"),
         )
     )
     fusion: FusionConfig = field(
         default_factory=lambda: FusionConfig(facts=400, depth=10, smallest=50, parts=4)
     )
     relations: tuple[str, ...] | None = None  # relations to enrich; None: all
-    asked: int = 25  # test facts and names to ask for, per language
-    tried: int = 150  # test facts to test the confidence on, per language
+    tried: int = 100  # test questions that the confidence is tried on, per language
+
+    @property
+    def job(self) -> JobConfig:
+        """The settings of the main job, in which the test facts count as missing."""
+        proposals = EnrichConfig(
+            into=INTO,
+            relations=self.relations,
+            tried=self.tried,
+            missing=GapConfig(known=KNOWN),
+            fusion=self.fusion,
+        )
+        plan = Plan(effort="standard", graph=self.graph, model=self.pretrain)
+        return JobConfig(into=INTO, enrich=proposals, plan=plan)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Facts of one language that were hidden in the same way, and what came back."""
+
+    lang: str
+    everywhere: bool  # hidden in every language; else in this one only
+    hidden: int
+    right: int  # hidden facts that came back with a confidence of LEVEL or more
+    wrong: int  # answers of such confidence that the KB does not state
+    examples: list[str]  # right answers
+    first: dict[str, int] = field(default_factory=dict)  # right ones ranked first, by evidence
+    unasked: tuple[int, int] = (0, 0)  # right and wrong without being asked for each fact
+    usual: int = 0  # right ones if every answer were the usual object of its relation
+
+    @property
+    def sentence(self) -> str:
+        """The result in a line."""
+        name = language_name(self.lang)
+        where = "in every language: asked for" if self.everywhere else f"in {name} only: unasked"
+        line = (
+            f"{name}: {self.hidden:,} facts hidden {where}, {self.right:,} came back right at "
+            f"{LEVEL:g} or more, {self.wrong:,} wrong."
+        )
+        if not self.everywhere:
+            return f"{line} Evidence: other languages state them."
+        first = ", ".join(f"{ranker} {number:,}" for ranker, number in self.first.items())
+        right, wrong = self.unasked
+        return (
+            f"{line} Evidence that ranks them first: {first}. With the usual object of the "
+            f"relation as often, {self.usual:,} would be right. Unasked, {right:,} came "
+            f"back right, {wrong:,} wrong."
+        )
+
+
+@dataclass(frozen=True)
+class FoundNames:
+    """Names of one language whose links were withheld, looked for among the names of another."""
+
+    lang: str
+    asked: int  # names that are spelled differently there
+    candidates: int  # names of the other language
+    encoder: int  # found first by the encoder
+    spelling: int  # found first by spelling the name in Latin letters
+    examples: list[str]  # found by the encoder alone
+
+    @property
+    def sentence(self) -> str:
+        """The result in a line."""
+        return (
+            f"{language_name(self.lang)}: {self.asked:,} names without a link, each looked for "
+            f"among {self.candidates:,} {language_name(PIVOT)} names: the encoder finds "
+            f"{self.encoder:,}, spelling them in Latin letters {self.spelling:,}."
+        )
 
 
 @dataclass(frozen=True)
@@ -114,62 +193,51 @@ class Demo:
     """The results of the demo, for printing."""
 
     kb: KB
-    model: PrixLM
-    facts: list[Asked]  # held-out facts, completed
-    names: list[Asked]  # English names, translated
-    linked: list[tuple[str, list[Answer], list[Entity]]]  # mentions with the nearest entities
-    hits: list[ResultTable]
+    facts: list[Recovered]
+    names: list[FoundNames]
     manifest: dict[str, Any]  # of the proposals
-    trials: list[Trial]
     report: Path
     timings: dict[str, float]  # seconds by step
 
     @property
     def tables(self) -> list[ResultTable]:
-        """The result tables for a terminal: trials on all test facts, not on subsets."""
-        return [*self.hits, *trial_tables([t for t in self.trials if t.subset == "all"])]
+        """How far the confidence can be believed, on a sample of the hidden facts."""
+        return trial_tables(_trials(self.manifest))
 
 
-def run_demo(to: Path, progress: Progress | None = None, config: DemoConfig | None = None) -> Demo:
-    """Run all steps in the folder `to`."""
+def run_demo(
+    to: Path,
+    progress: Progress | None = None,
+    config: DemoConfig | None = None,
+    announce: Announce | None = None,
+) -> Demo:
+    """Run all steps in the folder `to`. announce: called with a line about each step."""
     config = config or DemoConfig()
     to.mkdir(parents=True, exist_ok=True)
-    clock = _Clock(to)
+    clock = _Clock(to, announce)
     if (to / "report" / "report.html").exists():
         clock.start_over()
-    with clock("import and split"):
-        split = _make_split(to, config, progress)
-    with clock("pretrain Prix-LM (All)"):
-        model = pretrain(split, to / "model", config.pretrain, progress)
-    with clock("pretrain Prix-LM (Single)"):
-        singles = {lang: _pretrain_single(split, to, lang, config, progress) for lang in INTO}
-    with clock("complete and translate"):
-        completer = Completer(model, split, progress)
-        facts = ask_facts(completer, config.asked, progress)
-        names = ask_names(completer, config.asked, progress)
-        hits = _count_hits(completer, singles, config.tried)
-    with clock("Mirror"):
-        encoder = mirror(to / "model", to / "encoder", config.mirror, split, progress)
-    with clock("link"):
-        linked = _link(EntityLinker(encoder, split, progress=progress))
-    with clock("enrich"):
-        manifest = _enrich(split, to, config, progress)
-    with clock("try the confidence"):
-        trials = try_enrichment(
-            split, INTO, to / "model", config=config.fusion, most=config.tried, progress=progress
-        )
-    with clock("export"):
+    with clock("import and split", "Importing the world KB and hiding facts and links."):
+        split, linked = _make_splits(to, config, progress)
+    with open_job([split.folder], to / "work", config.job, None, announce, progress) as job:
+        manifest = job.run()
+        whole = job.everything(split)
+    clock.add(job.state["seconds"])
+    with clock("encoder", "Training the encoder on the links that were not withheld."):
+        encoder = _train_encoder(linked, to, config, progress)
+    with clock("judge", "Comparing with what was hidden."):
+        facts = judge_facts(split, whole, to / "work", config.fusion, progress)
+        names = judge_names(linked, encoder)
         _export(to)
-    page = _write_report(split, to, hits, trials, clock.seconds)
-    kb = KB(to / "kb")
-    return Demo(kb, model, facts, names, linked, hits, manifest, trials, page, clock.seconds)
+    page = _write_report(whole, to, facts, names, manifest, clock.seconds)
+    return Demo(KB(to / "kb"), facts, names, manifest, page, clock.seconds)
 
 
 class _Clock:
     """Seconds by step, added up over all runs of an interrupted demo."""
 
-    def __init__(self, to: Path) -> None:
-        self.to, self.path = to, to / "timings.json"
+    def __init__(self, to: Path, announce: Announce | None) -> None:
+        self.to, self.path, self.announce = to, to / "timings.json", announce
         self.seconds: dict[str, float] = {}
         if self.path.exists():
             self.seconds = json.loads(self.path.read_text("utf-8"))
@@ -180,166 +248,320 @@ class _Clock:
             raise PrixError(
                 f"{to} has a folder {others[0]} that was not made by a demo: name another folder."
             )
-        write_atomically(self.path, "{}\n")
+        self._write()
 
     @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
+    def __call__(self, step: str, line: str) -> Iterator[None]:
+        if self.announce is not None:
+            self.announce(line)
         started = time.monotonic()
         try:
             yield
         finally:
-            self.seconds[step] = self.seconds.get(step, 0.0) + time.monotonic() - started
-            write_atomically(self.path, json.dumps(self.seconds, indent=1) + "\n")
+            self.add({step: self.seconds.get(step, 0.0) + time.monotonic() - started})
+
+    def add(self, seconds: dict[str, float]) -> None:
+        """Note down how long some steps took in all runs."""
+        self.seconds |= seconds
+        self._write()
+
+    def _write(self) -> None:
+        write_atomically(self.path, json.dumps(self.seconds, indent=1) + "\n")
 
     def start_over(self) -> None:
         """Remove everything that a finished demo made."""
         for name in _FOLDERS:
             shutil.rmtree(self.to / name, ignore_errors=True)
-        self.path.unlink(missing_ok=True)
         self.seconds = {}
+        self._write()
 
 
-def _make_split(to: Path, config: DemoConfig, progress: Progress | None) -> KB:
-    if not (to / "split").is_dir():
-        kb = import_kb(
-            [], to / "kb", format="world", langs=config.langs, overwrite=True, progress=progress
-        )
-        split_kb(kb, to / "split", SplitConfig(test=0.3, valid=0.1, langs=INTO))
-    return KB(to / "split")
+def _make_splits(to: Path, config: DemoConfig, progress: Progress | None) -> tuple[KB, KB]:
+    """Return the KB with hidden facts, and the KB with withheld links.
 
-
-def _pretrain_single(
-    kb: KB, to: Path, lang: str, config: DemoConfig, progress: Progress | None
-) -> PrixLM:
-    """Pretrain on the facts of one language, without links."""
-    supply = replace(config.pretrain.supply, langs=(lang,))
-    settings = replace(config.pretrain, supply=supply, epochs=config.single_epochs)
-    return pretrain(kb, to / "single" / lang, settings, progress)
-
-
-def ask_facts(completer: Completer, number: int, progress: Progress | None = None) -> list[Asked]:
-    """Complete `number` test facts per language, which the model has not seen.
-
-    Other objects that the KB states for the subject and relation are filtered out of the answers.
+    They are two folders: facts are carried along all links, and four languages are enough to learn
+    how names are spelled.
     """
-    queries, truths, known = [], [], []
-    for lang in _asked_languages(completer.kb):
-        relations = completer.relation_names(lang)
-        rows = completer.kb.query(_FACTS, {"lang": lang, "number": number}).fetchall()
-        for subject, relation, objects, others in rows:
-            queries.append(Query(lang, subject, relations[relation]))
-            truths.append(objects)
-            known.append(set(others or ()))
-    return _ask(completer, queries, truths, known, progress)
+    withheld = SplitConfig(hide_links=config.withheld, valid=0)
+    languages = {"kb": config.langs, "few": (PIVOT, *INTO)}
+    for name, langs in languages.items():
+        if not (to / name).is_dir():
+            import_kb([], to / name, format="world", langs=langs, progress=progress)
+    for name, source, how in (("split", "kb", config.split), ("names", "few", withheld)):
+        if not (to / name).is_dir():
+            split_kb(KB(to / source), to / name, how)
+    return KB(to / "split"), KB(to / "names")
 
 
-def ask_names(completer: Completer, number: int, progress: Progress | None = None) -> list[Asked]:
-    """Translate `number` English names into each language; the model was trained on the links."""
-    queries, truths = [], []
-    for lang in _asked_languages(completer.kb):
-        rows = completer.kb.query(_NAMES, {"lang": lang, "number": number}).fetchall()
-        for name, counterparts in rows:
-            queries.append(Query("en", name, None, lang))
-            truths.append(counterparts)
-    return _ask(completer, queries, truths, [set() for _ in queries], progress)
+def _train_encoder(
+    linked: KB, to: Path, config: DemoConfig, progress: Progress | None
+) -> EntityEncoder:
+    """Train an encoder from random weights: the demo's model has seen the withheld links."""
+    if not (to / "start").is_dir():
+        with whole_folder(to / "start") as temporary:
+            start = PretrainConfig(base="compact", compact=config.letters)
+            make_model(linked, start).save(temporary)
+    return mirror(to / "start", to / "encoder", config.mirror, linked, progress)
 
 
-def _asked_languages(kb: KB) -> list[str]:
-    return [lang for lang in LANGUAGES if lang in kb.languages]
+# --- facts ----------------------------------------------------------------------------------------
 
 
-def _ask(
-    completer: Completer,
-    queries: list[Query],
-    truths: list[list[str]],
-    known: list[set[str]],
-    progress: Progress | None,
-) -> list[Asked]:
-    """Return the ten best answers to each query that are not among its known ones."""
-    asked: list[Asked] = []
-    for start in range(0, len(queries), _BATCH):
-        rows = range(start, min(start + _BATCH, len(queries)))
-        # Enough answers that ten are left of each after filtering.
-        config = SearchConfig(k=10 + max(len(known[row]) for row in rows))
-        results = completer.answer([queries[row] for row in rows], config)
-        for row, answers in zip(rows, results, strict=True):
-            if isinstance(answers, PrixError):
-                answers = []
-            new = [answer for answer in answers if answer.name not in known[row]]
-            ranked = [replace(answer, rank=rank) for rank, answer in enumerate(new[:10], start=1)]
-            asked.append(Asked(queries[row], truths[row], ranked))
+def judge_facts(
+    split: KB, whole: KB, work: Path, config: FusionConfig, progress: Progress | None = None
+) -> list[Recovered]:
+    """Judge what came back of the test facts, by language and way of hiding.
+
+    whole: what the enrichment knew, as train facts. work: the folder of the job. Facts that were
+    hidden in one language are looked for among the proposals. Those hidden in every language are
+    asked for: `enrich` lowers the confidence of a guess, as its question may have no answer.
+    """
+    asking = _Asking(split, whole, work, config, progress)
+    rows = _read_proposals(split, work / "proposals")
+    lookup = MergedLookup(whole)
+    results = []
+    for lang in INTO:
+        facts = read_facts(split, lang, filtered=KNOWN)
+        truths = Ranked(np.arange(len(facts) + 1), facts.objects, np.zeros(len(facts)))
+        origins = lookup.origins(facts.queries, truths)
+        is_stated = np.array([bool(langs) for langs in origins], bool)
+        own = rows.filter(pc.equal(rows["lang"], lang))
+        is_inferred = pc.equal(pc.list_value_length(own["origin"]), 0)
+        results.append(_judge_carried(lang, int(is_stated.sum()), own, is_inferred))
+        unasked = _count_right(own.filter(is_inferred))
+        results.append(asking.judge(facts.select(np.flatnonzero(~is_stated)), unasked))
         if progress is not None:
-            progress("ask", len(asked), len(queries))
-    return asked
+            progress("judge", len(results) // 2, len(INTO))
+    return results
 
 
-def _count_hits(completer: Completer, singles: dict[str, PrixLM], number: int) -> list[ResultTable]:
-    """Compare Hits@1 and Hits@10 of All and Single on the same test facts."""
-    kb = completer.kb
-    tables = [ResultTable(metric, subset="held-out facts") for metric in ("Hits@1", "Hits@10")]
-    for lang in INTO:
-        facts = read_facts(kb, lang, most=number)
-        completers = {
-            "Prix-LM (All)": completer,
-            "Prix-LM (Single)": Completer(singles[lang], kb),
-        }
-        for method, asked in completers.items():
-            ranker = ModelRanker(asked, search="beam")
-            results = figures(ranker.ranks(facts.queries, facts.objects), 10)
-            for table, value in zip(tables, (results.hits_1, results.hits_10), strict=True):
-                table.add(method, lang, value, len(facts))
-    return tables
-
-
-def _link(linker: EntityLinker) -> list[tuple[str, list[Answer], list[Entity]]]:
-    """Link the names of Finland in the three languages to English entities."""
-    linked = []
-    for lang in INTO:
-        [finland] = linker.kb.find_key("territory/FI", lang)
-        [answers] = linker.link([finland.name], 3, "en")
-        entities = linker.kb.entities([answer.entity for answer in answers])
-        linked.append((finland.name, answers, entities))
-    return linked
-
-
-def _enrich(kb: KB, to: Path, config: DemoConfig, progress: Progress | None) -> dict[str, Any]:
-    """Propose facts as if the test facts were missing from the KB."""
-    if (to / "proposals" / "manifest.json").exists():
-        return read_manifest(to / "proposals")
-    settings = EnrichConfig(
-        into=INTO,
-        relations=config.relations,
-        missing=GapConfig(known=KNOWN),
-        fusion=config.fusion,
+def _read_proposals(split: KB, folder: Path) -> pa.Table:
+    """Return the proposals of LEVEL or more, with the split that states each; null if none does."""
+    table = pq.read_table(folder / "proposals.parquet", filters=[("confidence", ">=", LEVEL)])
+    return split.join_table(
+        table,
+        "SELECT a.*, t.split FROM asked a LEFT JOIN triples t ON t.subject = a.subject "
+        "AND t.relation = a.relation AND t.object = a.object ORDER BY a.id",
     )
-    return enrich(kb, to / "proposals", settings, model=to / "model", progress=progress)
+
+
+def _count_right(proposals: pa.Table) -> tuple[int, int]:
+    """Count right and wrong proposals. `known` facts have an inverse in train, and are neither."""
+    right = pc.sum(pc.equal(proposals["split"], "test")).as_py() or 0
+    return right, proposals["split"].null_count
+
+
+def _judge_carried(lang: str, hidden: int, proposals: pa.Table, is_inferred: Any) -> Recovered:
+    """Judge the proposals that other languages state."""
+    carried = proposals.filter(pc.invert(is_inferred))
+    right, wrong = _count_right(carried)
+    examples: dict[str, str] = {}  # by relation, the surest first
+    for row in carried.filter(pc.equal(carried["split"], "test")).to_pylist():
+        names = [row[f"{part}_name"] for part in ("subject", "relation", "object")]
+        examples.setdefault(names[1], _fact_text(names, row["confidence"]))
+    return Recovered(
+        lang=lang,
+        everywhere=False,
+        hidden=hidden,
+        right=right,
+        wrong=wrong,
+        examples=list(examples.values())[:_NUM_EXAMPLES],
+    )
+
+
+class _Asking:
+    """Asks for facts that no language states, with the evidence and confidence of the job."""
+
+    def __init__(
+        self, split: KB, whole: KB, work: Path, config: FusionConfig, progress: Progress | None
+    ) -> None:
+        self.split, self.usual = split, UsualObjects(whole)
+        self.has_one_object = relations_of_one_object(whole)
+        model, graphs = work / "model", (work / "graph", work / "graph-all")
+        fitted = load_suite(split, model, graphs[0], progress)
+        langs = fitted_languages(split, INTO)
+        together = replace(config, together=True)
+        fusion = Fusion.fit(split, fitted.rankers, together, langs, progress)
+        # As in `enrich`: the rankers that answer may know all that is stated.
+        self.suite = load_suite(whole, model, graphs[1], progress, split=split)
+        self.fusion = fusion.over(whole, self.suite.rankers)
+
+    def judge(self, facts: HeldOut, unasked: tuple[int, int]) -> Recovered:
+        """Ask for facts that were hidden in every language.
+
+        unasked: right and wrong proposals that `enrich` made of them by itself.
+        """
+        asked = facts.questions()
+        explained = self.fusion.explain(asked.queries, EnrichConfig(into=INTO).answers)
+        ranked, owner = explained.ranked, explained.ranked.owners()
+        confidence = self.fusion.confidence(ranked.score)
+        has_one_object = self.has_one_object[asked.queries.relation][owner]
+        is_sure = (confidence >= LEVEL) & ((rank_in_group(owner) == 0) | ~has_one_object)
+        is_right = is_sure & asked.is_right(owner, ranked.entity)
+        is_wrong = is_sure & ~self._is_stated(asked.queries, owner, ranked.entity)
+        suite = self.suite
+        rules = [*suite.links.values(), *suite.rules.values()]
+        by_rules = np.any([explained.rank(ranker) == 1 for ranker in rules], axis=0)
+        first = {
+            "rules": by_rules,
+            "graph embedding": explained.rank(suite.graph) == 1,
+            "Prix-LM": explained.rank(suite.model) == 1,
+        }
+        num_right, num_wrong = int(is_right.sum()), int(is_wrong.sum())
+        return Recovered(
+            lang=asked.queries.lang,
+            everywhere=True,
+            hidden=len(facts),
+            right=num_right,
+            wrong=num_wrong,
+            first={name: int((mask & is_right).sum()) for name, mask in first.items()},
+            unasked=unasked,
+            usual=self._count_usual(asked, num_right + num_wrong),
+            examples=self._examples(asked.queries, ranked, confidence, is_right),
+        )
+
+    def _is_stated(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        """Return whether the KB states an answer, hidden or not: (N,) bool."""
+        offset, objects = known_objects(self.split, queries.subject, queries.relation)
+        question = np.repeat(np.arange(len(queries)), np.diff(offset))
+        return np.isin(pair_keys(owner, entity), pair_keys(question, objects))
+
+    def _count_usual(self, asked: Questions, number: int) -> int:
+        """Return how many of the `number` surest answers are right if all are usual objects."""
+        best = self.usual.best(asked.queries, 1)
+        surest = np.argsort(-best.score, kind="stable")[:number]
+        return int(asked.is_right(best.owners(), best.entity)[surest].sum())
+
+    def _examples(
+        self, queries: Queries, ranked: Ranked, confidence: Array, is_right: Array
+    ) -> list[str]:
+        """Return right answers, the surest of each relation."""
+        rows = np.flatnonzero(is_right)
+        rows = rows[np.argsort(-confidence[rows], kind="stable")]
+        relation = queries.relation[ranked.owners()[rows]]
+        _, first = np.unique(relation, return_index=True)
+        names = self.split.relation_names(queries.lang)
+        texts = []
+        for row in rows[np.sort(first)][:_NUM_EXAMPLES].tolist():
+            question = ranked.owners()[row]
+            subject, object_ = self.split.names(
+                [int(queries.subject[question]), int(ranked.entity[row])]
+            )
+            relation_name = names[int(queries.relation[question])]
+            texts.append(_fact_text([subject, relation_name, object_], confidence[row]))
+        return texts
+
+
+def _fact_text(names: Sequence[str], confidence: float) -> str:
+    return f"{' · '.join(names)} ({confidence:.2f})"
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+class SpellingScorer(FuzzyScorer):
+    """Score by string similarity after spelling the mentions in Latin letters."""
+
+    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+        """Yield (q, N) string similarities."""
+        return super().scores([romanise(mention) for mention in mentions], names)
+
+
+def judge_names(kb: KB, encoder: EntityEncoder) -> list[FoundNames]:
+    """Look for the names whose links were withheld among those of PIVOT."""
+    encoder.model.settings.lineage.check_unseen_links(kb, "the encoder")
+    scorer, baseline = EncoderScorer(encoder), SpellingScorer()
+    results = []
+    for lang, task in withheld_tasks(kb, PIVOT, INTO).items():
+        differs = task.differ()  # Estonian names are often the English ones
+        by_encoder, by_spelling = (
+            (ranker.ranks(task, lang) == 1) & differs for ranker in (scorer, baseline)
+        )
+        results.append(
+            FoundNames(
+                lang=lang,
+                asked=int(differs.sum()),
+                candidates=len(task.names),
+                encoder=int(by_encoder.sum()),
+                spelling=int(by_spelling.sum()),
+                examples=_name_examples(task, by_encoder & ~by_spelling),
+            )
+        )
+    return results
+
+
+def _name_examples(task: LinkingTask, chosen: Array) -> list[str]:
+    names = dict(zip(task.owner.tolist(), task.names, strict=True))
+    rows = np.flatnonzero(chosen)
+    # Spread over the alphabet.
+    rows = rows[np.linspace(0, len(rows) - 1, min(_NUM_EXAMPLES, len(rows))).astype(int)]
+    return [f"{task.mentions[row]} → {names[task.answers(row)[0]]}" for row in rows.tolist()]
+
+
+def romanise(name: str) -> str:
+    """Spell a name in Latin letters after the Unicode names of its letters, without accents.
+
+    TELUGU LETTER KA is read as `ka`, or as `k` before a vowel sign. Rough, but it needs no data.
+    """
+    letters = unicodedata.normalize("NFKD", _LAO_VOWEL.sub(r"\2\1", name))
+    words = [unicodedata.name(letter, "").split() for letter in letters]
+    following = [*words[1:], []]
+    return "".join(map(_spell, letters, words, following))
+
+
+def _spell(letter: str, words: list[str], following: list[str]) -> str:
+    """Spell a letter. words: its Unicode name; following: that of the next one."""
+    if words[-1:] == ["ANUSVARA"]:
+        return "n"
+    is_vowel_sign = "SIGN" in words and words[1].endswith("VOWEL")
+    if words[:1] == ["LATIN"] or not (is_vowel_sign or "LETTER" in words):
+        # Accents, tones and the like have no sound of their own.
+        return "" if unicodedata.category(letter).startswith("M") else letter
+    sound = words[words.index("SIGN" if is_vowel_sign else "LETTER") + 1].lower()
+    # Long vowels and retroflex consonants are named by doubling: AA, DDA.
+    sound = sound[1:] if sound[:1] == sound[1:2] else sound
+    if sound[0] in "aeiou":
+        return sound
+    # A consonant of Telugu is named with its vowel, one of Lao with a vowel that it does not have.
+    has_other_vowel = "VOWEL" in following or following[-1:] == ["VIRAMA"]
+    return sound[:-1] if has_other_vowel or sound.endswith("o") else sound
+
+
+# --- the page -------------------------------------------------------------------------------------
 
 
 def _export(to: Path) -> None:
     for format, name in (("nq", "facts.nq"), ("tsv", "facts.tsv")):
         (to / name).unlink(missing_ok=True)
-        export(to / "proposals", to / name, ExportConfig(format=format))
+        export(to / "work" / "proposals", to / name, ExportConfig(format=format))
+
+
+def _trials(manifest: dict[str, Any]) -> list[Trial]:
+    return [Trial.from_dict(values) for values in manifest["trials"]]
 
 
 def _write_report(
     kb: KB,
     to: Path,
-    hits: list[ResultTable],
-    trials: list[Trial],
+    facts: Sequence[Recovered],
+    names: Sequence[FoundNames],
+    manifest: dict[str, Any],
     timings: dict[str, float],
 ) -> Path:
-    judged = judged_tables(judge_proposals(kb, to / "proposals", KNOWN))
-    loss = to / "model" / "loss.png"
+    trials = _trials(manifest)
+    loss = to / "work" / "model" / "loss.png"
+    found = [f"{one.sentence} {'; '.join(one.examples)}".strip() for one in names]
     report = Report(
         kb,
-        to / "proposals",
-        title="Estonian, Telugu and Lao, enriched",
+        to / "work" / "proposals",
+        title="Hidden facts and names, found again",
         introduction=_INTRODUCTION,
+        findings=[*(one.sentence for one in facts), *found],
         command=f"prixlm demo --to {to.name}",
-        tables=[*hits, *judged, *trial_tables(trials)],
+        tables=trial_tables(trials),
         reliability=reliability_curves(trials),
         loss=loss if loss.exists() else None,
         timings=timings,
-        langs=(*INTO, "en"),
+        langs=(*INTO, PIVOT),
     )
     return write_report(to / "report", report)

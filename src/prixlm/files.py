@@ -29,6 +29,17 @@ if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
     import pyarrow as pa
 
 STAMP = "stamp.json"
+_MANIFEST = "manifest.json"
+_KINDS = {
+    "prixlm-kb": "a KB folder",
+    "prixlm-proposals": "a proposals folder",
+    "encoder.json": "an encoder folder",  # before the model: an encoder has its files too
+    "prixlm.json": "a model folder",
+    "graph.json": "a graph embedding",
+    "report.json": "a report folder",
+}
+"""The kinds of folders that prixlm makes. A kind is the format in the folder's manifest.json or, of
+folders without one, the file that is written last."""
 _LOCK = "lock"
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
@@ -173,26 +184,84 @@ def partial_folder(target: Path) -> Path:
     return target.with_name(target.name + _PARTIAL)
 
 
-def check_target(to: Path, sources: Iterable[Path], overwrite: bool) -> Path:
-    """Refuse to replace anything but a folder of ours; return the folder to work in.
+def check_target(to: Path, sources: Iterable[Path], overwrite: bool, kind: str) -> Path:
+    """Refuse to replace anything but a folder of the same kind; return the folder to work in.
 
-    A folder is replaced only when asked, and only if it has a manifest and holds no source.
+    A folder is replaced only when asked, and only if it holds no source and no other result.
+    kind: what will be written, a key of `_KINDS`.
     """
     target = to.resolve()
     if to.is_symlink() or target.exists():
         if not overwrite:
             raise PrixError(f"{to} is already there. Pass --overwrite, or name another folder.")
-        if to.is_symlink() or not (target / "manifest.json").is_file():
-            raise PrixError(
-                f"{to} is not a KB folder or another folder that prixlm made (a folder with a "
-                "manifest.json), so it is not replaced. Name another folder."
-            )
+        if to.is_symlink():
+            raise PrixError(f"{to} is a link, so it is not replaced. Name the folder itself.")
+        _check_found(to, kind_of(to), kind)
+        _check_nested(to)
     for source in sources:
         if source.resolve().is_relative_to(target):
             raise PrixError(f"{to} holds the source {source}. Write to another folder.")
     work = partial_folder(target)
     _check_work_folder(work)
     return work
+
+
+def check_kind(to: Path, kind: str) -> None:
+    """Refuse to write into a finished folder of another kind.
+
+    For commands that resume in their own folder. kind: as in `check_target`.
+    """
+    found = kind_of(to)
+    if found is not None:
+        _check_found(to, found, kind)
+
+
+def kind_of(folder: Path) -> str | None:
+    """Return the kind of a folder, a key of `_KINDS`; None if prixlm did not make it."""
+    try:
+        values = json.loads((folder / _MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        values = None
+    stated = values.get("format") if isinstance(values, dict) else None
+    names = (kind for kind in _KINDS if kind == stated or (folder / kind).is_file())
+    return next(names, None)
+
+
+def _check_found(to: Path, found: str | None, kind: str) -> None:
+    if found != kind:
+        title = "a folder that prixlm did not make" if found is None else _KINDS[found]
+        raise PrixError(
+            f"{to}: found {title}, expected {_KINDS[kind]}. Only a folder of the same kind is "
+            "replaced: name another folder."
+        )
+
+
+def _check_nested(to: Path) -> None:
+    """Refuse a folder with a result inside: a review or a model would be deleted with it."""
+    for name in (_MANIFEST, *_KINDS):
+        for path in sorted(to.glob(f"*/**/{name}")):
+            kind = kind_of(path.parent)
+            if kind is not None:
+                raise PrixError(
+                    f"{to} holds {path.parent}, {_KINDS[kind]}, so it is not replaced. "
+                    "Move that, or name another folder."
+                )
+
+
+def check_pages(data: Path, pages: Iterable[Path], is_ours: Callable[[Any], bool]) -> None:
+    """Refuse to overwrite a result's JSON file and pages unless prixlm wrote them.
+
+    is_ours: tells it from the values of `data`; pages without it are the user's.
+    """
+    written = [path for path in (data, *pages) if path.exists()]
+    try:
+        if not written or is_ours(json.loads(data.read_text("utf-8"))):
+            return
+    except (OSError, ValueError):
+        pass
+    raise PrixError(
+        f"{written[-1]} was not written by prixlm, so it is not overwritten. Name another folder."
+    )
 
 
 def check_new_file(out: Path) -> None:

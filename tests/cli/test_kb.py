@@ -45,7 +45,26 @@ def test_a_dry_run_prints_what_would_be_read(toy_files: list[Path]) -> None:
     assert json.loads(ran.stdout)["rows"] == 21
 
 
+def test_the_licence_option_replaces_the_default_of_a_format_as_its_help_says(
+    tmp_path: Path,
+) -> None:
+    options = ("--format", "world", "--langs", "en", "--max-triples", 20, "--licence", "CC0-1.0")
+    made = run_prixlm("import", *options, "--to", tmp_path / "kb", "--json")
+    assert json.loads(made.stdout)["licence"] == "CC0-1.0"
+    text = " ".join(run_prixlm("import", "--help").stdout.replace("│", " ").split())
+    assert "Licence of the data, instead of the format's default." in text
+
+
 def test_languages_are_chosen_by_code(toy_files: list[Path], tmp_path: Path) -> None:
     options = ("--langs", "en, fi", "--to", tmp_path / "two", "--json")
     stats = json.loads(run_prixlm("import", *toy_files, *options).stdout)
     assert stats["languages"] == ["en", "fi"]
+
+
+def test_the_longest_name_is_an_option(toy_files: list[Path], tmp_path: Path) -> None:
+    for limit, is_short in ((9, True), (100, False)):
+        to = tmp_path / str(limit)
+        ran = run_prixlm("import", *toy_files, "--to", to, "--max-name", limit)
+        assert ran.returncode == 0
+        rejects = (to / "rejects.tsv").read_text("utf-8")
+        assert ("name or key too long" in rejects) == is_short

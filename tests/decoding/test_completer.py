@@ -11,6 +11,7 @@ from prixlm.decoding.search import score_all
 from prixlm.decoding.trie import Trie
 from prixlm.types import Query
 from tests.conftest import TOY_FACTS
+from tests.trimmed import save_trimmed
 
 EXACT = SearchConfig(search="exact")
 
@@ -25,6 +26,23 @@ def test_a_trained_model_completes_and_translates(completer: Completer) -> None:
         scores = [answer.score for answer in answers]
         assert scores == sorted(scores, reverse=True)
     assert completer.complete("Atlantis", "capital", lang="en")  # unseen, and no error
+
+
+def test_subjects_that_a_trimmed_model_reads_unlike_its_base_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "f.tsv").write_text("lang\tsubject\trelation\tobject\nen\tFrance\tin\tEurope\n")
+    kb = import_kb([tmp_path / "f.tsv"], tmp_path / "kb")
+    names = ["France", "Europe", "in"]
+    completer = Completer(save_trimmed(tmp_path, names, ["Atlantis"], ["en"]), kb)
+    completer.complete("France", "in", lang="en")
+    assert not caplog.text
+    for _ in range(2):
+        assert completer.complete("Atlantis", "in", lang="en")  # asked anyway
+    [message] = caplog.messages
+    assert "1 of 1 names asked (100 %), such as 'Atlantis'" in message
+    Completer(save_trimmed(tmp_path / "other", names[1:], ["France"], ["en"]), kb)
+    assert "1 of 2 names of" in caplog.messages[1]
 
 
 def test_new_only_leaves_out_what_the_kb_has(completer: Completer) -> None:

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from prixlm import KB
 from prixlm.decoding import search
-from prixlm.decoding.search import Found, beam_search, exact_ranks, exact_search, score_all
+from prixlm.decoding.search import (
+    Found,
+    Given,
+    beam_search,
+    beam_search_beside,
+    exact_ranks,
+    exact_search,
+    score_all,
+)
 from prixlm.decoding.trie import Trie
 from prixlm.decoding.walk import Walk
 from prixlm.lm.model import PrixLM
@@ -53,7 +61,8 @@ def test_a_wide_beam_agrees_with_scoring_every_entity(model: PrixLM) -> None:
 def by_levels(
     model: PrixLM, trie: Trie, prefixes: list[list[int]], k: int, *, beam: int
 ) -> list[Found]:
-    return search._by_levels(Walk(model, trie, prefixes), k, beam)
+    walk, answers = Walk(model, trie, prefixes), search._Answers(len(prefixes), k)
+    return search._by_levels(walk, answers, beam, np.arange(len(prefixes)))
 
 
 @pytest.mark.parametrize("how", [by_levels, beam_search])
@@ -83,7 +92,8 @@ def test_beams_that_are_exact_and_beams_that_are_not_agree_with_algorithm_1(
     monkeypatch.setattr(search, "_is_first_token_predictable", always)
     for beam in (1, 5, 20, 60):
         for k in (1, 3, 10):
-            proven = search._where_beams_are_exact(Walk(model, trie, PREFIXES), k, beam)
+            walk, answers = Walk(model, trie, PREFIXES), search._Answers(len(PREFIXES), k)
+            proven = search._where_beams_are_exact(walk, answers, beam)
             levels = by_levels(model, trie, PREFIXES, k, beam=beam)
             for ours, level in zip(proven, levels, strict=True):
                 is_proven.add(ours is not None)
@@ -99,7 +109,8 @@ def test_the_shortcut_is_not_tried_where_no_first_token_is_predictable(
     never = lambda walk: np.zeros(walk.num_queries, bool)  # noqa: E731
     monkeypatch.setattr(search, "_is_first_token_predictable", never)
     walk = Walk(model, trie, PREFIXES)
-    assert search._where_beams_are_exact(walk, 3, 20) == [None] * 3
+    answers = search._Answers(len(PREFIXES), 3)
+    assert search._where_beams_are_exact(walk, answers, 20) == [None] * 3
     assert not walk.num_nodes.any()
 
 
@@ -219,3 +230,46 @@ def test_real_names_in_several_scripts(model: PrixLM, shared_toy: KB) -> None:
     exact = exact_search(model, trie, prefixes, 5)
     for ours, whole in zip(exact, score_all(model, trie, prefixes), strict=True):
         assert_same(ours, whole.entity[:5], whole.score[:5])
+
+
+@given(seed=st.integers(0, 1000), k=st.integers(1, 30), beam=st.sampled_from([2, 5, 50]))
+def test_names_given_to_a_search_are_scored_and_compete_with_what_it_finds(
+    model: PrixLM, seed: int, k: int, beam: int
+) -> None:
+    _, trie = random_trie(150, seed)
+    generator = np.random.default_rng(seed)
+    excluded = [generator.choice(trie.entity, 5, replace=False) for _ in PREFIXES]
+    rows = [
+        np.setdiff1d(generator.choice(trie.entity, generator.integers(0, 20)), excluded[query])
+        for query in range(len(PREFIXES))
+    ]
+    query = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+    named = Given(query, np.concatenate(rows).astype(np.int64))
+
+    found, scores = beam_search_beside(model, trie, PREFIXES, named, k, beam=beam, exclude=excluded)
+
+    everything = score_all(model, trie, PREFIXES, exclude=excluded)
+    alone = beam_search(model, trie, PREFIXES, k, beam=beam, exclude=excluded)
+    for index, whole in enumerate(everything):
+        true_score = dict(zip(whole.entity.tolist(), whole.score.tolist(), strict=True))
+        mine = named.entity[query == index].tolist()
+        assert scores[query == index] == pytest.approx([true_score[e] for e in mine], abs=1e-4)
+        # No answer comes twice, and none is worse than what the beam or the given names have.
+        entities = found[index].entity.tolist()
+        assert len(set(entities)) == len(entities)
+        reference = {*alone[index].entity.tolist(), *mine}
+        expected = sorted((true_score[e] for e in reference), reverse=True)[:k]
+        assert len(entities) >= len(expected)
+        got = [true_score[e] for e in entities]
+        assert all(a >= b - 1e-4 for a, b in zip(got, expected, strict=False))
+
+
+def test_a_search_does_not_run_the_nodes_of_given_names_again(model: PrixLM) -> None:
+    _, trie = random_trie(100, 4)
+    everything = np.unique(trie.entity).astype(np.int64)
+    query = np.repeat(np.arange(len(PREFIXES)), len(everything))
+    named = Given(query, np.tile(everything, len(PREFIXES)))
+    found, _ = beam_search_beside(model, trie, PREFIXES, named, 10)
+    assert [part.num_nodes for part in found] == [0] * len(PREFIXES)
+    for part, whole in zip(found, score_all(model, trie, PREFIXES, 10), strict=True):
+        assert_same(part, whole.entity, whole.score)

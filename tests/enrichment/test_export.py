@@ -130,7 +130,24 @@ def test_quickstatements_need_ids_and_a_reference(folder: Path, tmp_path: Path) 
     with_ids = make_proposals(tmp_path / "wikidata", rows)
     counts = export(with_ids, tmp_path / "y.qs", config)
     assert (tmp_path / "y.qs").read_text() == 'Q33\tP36\tQ1757\tS854\t"https://example.org/run"\n'
-    assert counts["written"] == 1 and counts["stated already"] == 2
+    assert counts["written"] == 1
+
+
+def test_quickstatements_count_a_statement_of_two_languages_apart_from_a_stated_one(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        fact_row(0, **WIKIDATA, origin=[]),
+        fact_row(1, **WIKIDATA, origin=[], lang="et"),
+        fact_row(2, **(WIKIDATA | {"object_key": "Q2"}), origin=["en"]),
+        fact_row(3, **(WIKIDATA | {"object_key": "Q3"}), origin=["en"]),
+    ]
+    folder = make_proposals(tmp_path / "p", rows)
+    config = ExportConfig(format="quickstatements", reference="S248:Q5")
+    counts = export(folder, tmp_path / "a.qs", config)
+    assert counts["written"] == 1
+    assert counts["stated already"] == 2
+    assert counts["the same statement for another language"] == 1
 
 
 def test_labels_become_quickstatements_but_for_names_with_quotation_marks(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm import KB
+from prixlm import KB, PrixError
 from prixlm.enrichment.report import Report, write_report
 from prixlm.metrics import reliability
 from prixlm.reports.tables import Cell, ResultTable
@@ -43,6 +43,7 @@ def test_names_are_escaped_everywhere(toy: KB, proposals: Path, tmp_path: Path) 
         proposals,
         title=HOSTILE,
         introduction=HOSTILE,
+        findings=[HOSTILE],
         command=f"prixlm {HOSTILE}",
         reliability={"fused": {"fi": curve}},
         tables=[ResultTable(HOSTILE, rows={HOSTILE: {HOSTILE: Cell(0.5)}}, notes=[HOSTILE])],
@@ -90,3 +91,15 @@ def test_coverage_agrees_with_an_example_worked_by_hand(
     for relation in relations:
         before, after = rows[names[relation]].split(" → ")
         assert int(after[:-1]) >= int(before[:-1])
+
+
+def test_a_page_that_prixlm_did_not_write_is_not_overwritten(
+    toy: KB, proposals: Path, tmp_path: Path
+) -> None:
+    report = Report(toy, proposals)
+    (tmp_path / "report.md").write_text("# Mine")
+    with pytest.raises(PrixError, match=r"report\.md was not written by prixlm"):
+        write_report(tmp_path, report)
+    assert (tmp_path / "report.md").read_text() == "# Mine"
+    for _ in range(2):
+        assert write_report(tmp_path / "report", report).is_file()

@@ -12,10 +12,13 @@ import pytest
 from prixlm import KB, EnrichConfig, PrixError, SplitConfig, enrich, import_kb, split_kb
 from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
 from prixlm.enrichment.proposals import read_manifest
+from prixlm.enrichment.run import Whole
+from prixlm.enrichment.trial import Trial
 from prixlm.rankers.base import Queries
-from prixlm.rankers.fusion import Explained, Fusion, FusionConfig
+from prixlm.rankers.complex import GraphConfig, train_graph
+from prixlm.rankers.fusion import Explained, Fusion
+from tests.enrichment.helpers import FUSION, write_countries
 
-FUSION = FusionConfig(facts=60, iterations=20, smallest=5, depth=5, parts=3)
 # All languages of the world KB state the same facts: what is missing is what is held out for test.
 KNOWN = ("train", "valid")
 ALL = EnrichConfig(
@@ -212,6 +215,7 @@ def test_bad_settings_are_refused() -> None:
         ({"min_confidence": 1.5}, "expected 0 to 1"),
         ({"limit": 0}, "--limit 0: expected 1 or more"),
         ({"answers": 0}, "answers 0: expected 1 or more"),
+        ({"tried": -1}, "tried -1: expected 0 or more"),
         ({"into": ()}, "no language"),
     ):
         with pytest.raises(PrixError, match=message):
@@ -225,7 +229,7 @@ def test_only_proposals_without_marks_are_replaced(
     with pytest.raises(PrixError, match="already there"):
         enrich(split, tmp_path / "half", ALL)
     for folder in (split.folder, tmp_path / "half"):
-        with pytest.raises(PrixError, match=r"not a KB folder|holds the source"):
+        with pytest.raises(PrixError, match="expected a proposals folder"):
             enrich(split, folder, ALL, overwrite=True)
     marked = tmp_path / "marked"
     marked.mkdir()
@@ -249,22 +253,7 @@ def test_labels_are_proposed_beside_the_facts(split: KB, tmp_path: Path) -> None
 
 def countries(folder: Path, *, linked: bool) -> KB:
     """English and Finnish state capitals, currencies and some languages; Swedish has names only."""
-    facts = ["lang\tsubject\trelation\tobject"]
-    links = ["lang_a\tname_a\tlang_b\tname_b"]
-    for n in range(80):
-        for lang in ("en", "fi"):
-            facts.append(f"{lang}\t{lang} land {n}\tcapital\t{lang} town {n}")
-            facts.append(f"{lang}\t{lang} land {n}\tcurrency\t{lang} coin {n % 5}")
-            if n % 4:
-                facts.append(f"{lang}\t{lang} land {n}\tlanguage\t{lang} tongue {n % 3}")
-        links += [f"en\ten {noun} {n}\tfi\tfi {noun} {n}" for noun in ("land", "town")]
-        links += [f"en\ten {noun} {n}\tsv\tsv {noun} {n}" for noun in ("land", "town")]
-    links += [f"en\ten coin {n}\tfi\tfi coin {n}" for n in range(5)]
-    links += [f"en\ten tongue {n}\tfi\tfi tongue {n}" for n in range(3)]
-    folder.mkdir()
-    files = [folder / "facts.tsv", folder / "links.tsv"]
-    for path, lines in zip(files, (facts, links), strict=True):
-        path.write_text("\n".join(lines) + "\n", "utf-8")
+    files = write_countries(folder)
     kb = import_kb(files if linked else files[:1], folder / "kb")
     return split_kb(kb, folder / "split", SplitConfig(test=0.1, valid=0.2, langs=("en", "fi")))
 
@@ -293,3 +282,131 @@ def test_a_kb_without_links_gets_guesses_within_its_language(
     assert rows and {row["why"] for row in rows} == {"usual"}
     assert not any(row["origin"] for row in rows)
     assert {row["relation_name"] for row in rows} == {"language"}, "one country in four lacks it"
+
+
+@pytest.fixture(scope="module")
+def country_split(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    return countries(tmp_path_factory.mktemp("countries") / "c", linked=True)
+
+
+@pytest.fixture(scope="module")
+def country_kb(country_split: KB) -> KB:
+    """What it is a split of."""
+    return KB(country_split.folder.parent / "kb")
+
+
+TRAIN_ONLY = EnrichConfig(
+    into=("fi", "sv"), min_confidence=0.1, fusion=FUSION, missing=GapConfig(known=("train",))
+)
+
+
+@pytest.fixture(scope="module")
+def of_train(country_split: KB) -> Path:
+    """Proposals of a run that knows the train facts alone."""
+    enrich(country_split, country_split.folder.parent / "of-train", TRAIN_ONLY)
+    return country_split.folder.parent / "of-train"
+
+
+@pytest.fixture(scope="module")
+def of_whole(country_split: KB, country_kb: KB) -> Path:
+    """The same, asked where all facts are train facts."""
+    to = country_split.folder.parent / "of-whole"
+    enrich(country_split, to, TRAIN_ONLY, whole=Whole(kb=country_kb))
+    return to
+
+
+def test_what_the_whole_kb_states_is_not_asked_again(
+    country_split: KB, of_train: Path, of_whole: Path
+) -> None:
+    query = "SELECT subject, relation, object FROM triples"
+    valid = set(country_split.query(f"{query} WHERE split = 'valid'").fetchall())
+    stated = set(country_split.query(query).fetchall())
+    finnish = {
+        folder: {triple(row) for row in read_rows(folder)} for folder in (of_train, of_whole)
+    }
+    assert finnish[of_train] & valid, "they are missing from train"
+    assert finnish[of_whole] and not finnish[of_whole] & stated
+
+
+def test_held_out_facts_are_evidence_for_the_proposals(
+    country_split: KB, of_train: Path, of_whole: Path
+) -> None:
+    """The capital of a country that no language trains on is proposed from the whole alone."""
+    trained = country_split.query(
+        "SELECT s.name FROM triples t JOIN entities s ON s.id = t.subject "
+        "JOIN relations r ON r.id = t.relation WHERE t.split = 'train' AND r.key = 'capital'"
+    ).fetchall()
+    known = {int(name.split()[-1]) for (name,) in trained}
+    assert 60 < len(known) < 80
+    swedish = {}
+    for folder in (of_train, of_whole):
+        rows = [row for row in read_rows(folder) if row["lang"] == "sv"]
+        swedish[folder] = {int(row["subject_name"].split()[-1]): row for row in rows}
+    assert set(swedish[of_train]) <= known
+    assert set(swedish[of_whole]) == set(range(80))
+    assert {tuple(row["origin"]) for row in swedish[of_whole].values()} == {("en", "fi")}
+    assert ("fi",) in {tuple(row["origin"]) for row in swedish[of_train].values()}
+
+
+def test_the_confidence_is_fitted_without_the_facts_of_the_whole(
+    country_split: KB,
+    country_kb: KB,
+    of_train: Path,
+    of_whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, after = (read_manifest(folder) for folder in (of_train, of_whole))
+    assert after["fitted_on_kb"] == before["fitted_on_kb"] == country_split.fingerprint()
+    assert after["kb"] == country_kb.fingerprint() and before["kb"] == country_split.fingerprint()
+    # The held-out facts are asked with the same evidence: the trials are the same to the last bit.
+    assert after["trials"] == before["trials"] and after["trials"][0]["held_out"] > 0
+    # Rankers that read the whole KB would find nearly all of the held-out facts.
+    answers = after["trials"][0]["right"]
+    assert 0 < answers < 1
+
+    def refuse(*args: Any) -> Fusion:
+        kb, rankers = args[0], args[1]
+        assert kb.fingerprint() == country_split.fingerprint()
+        assert all(ranker.kb.fingerprint() == kb.fingerprint() for ranker in rankers)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fusion, "fit", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        enrich(country_split, tmp_path / "p", TRAIN_ONLY, whole=Whole(kb=country_kb))
+
+
+def test_a_graph_of_the_whole_answers_and_one_of_the_split_is_fitted(
+    country_split: KB, country_kb: KB, tmp_path: Path
+) -> None:
+    config = GraphConfig(rank=4, epochs=1)
+    for kb, name in ((country_split, "graph"), (country_kb, "graph-all")):
+        train_graph(kb, tmp_path / name, config)
+    graph, of_all = tmp_path / "graph", tmp_path / "graph-all"
+    few = dataclasses.replace(TRAIN_ONLY, into=("sv",), relations=("capital",), tried=0)
+    trained = []
+    for number, whole in enumerate((Whole(kb=country_kb, graph=of_all), Whole(kb=country_kb))):
+        to = tmp_path / str(number)
+        trained.append(enrich(country_split, to, few, graph=graph, whole=whole)["trained"])
+        assert any(row["graph_rank"] is not None for row in read_rows(to))
+    assert trained[0] != trained[1], "without one of the whole, that of the split answers"
+    with pytest.raises(PrixError, match=r"was trained on the KB that .* is a split of"):
+        enrich(country_split, tmp_path / "p", few, graph=of_all, whole=Whole(kb=country_kb))
+
+
+def test_the_manifest_has_a_trial_of_each_language_with_test_facts(
+    country_split: KB, of_whole: Path, tmp_path: Path
+) -> None:
+    trials = [Trial.from_dict(values) for values in read_manifest(of_whole)["trials"]]
+    assert [(trial.lang, trial.subset) for trial in trials] == [
+        ("fi", "all"),
+        ("fi", "no transfer"),
+    ], "Swedish has no facts"
+    assert trials[0].held_out == country_split.num_triples("fi", "test")
+    assert [level.level for level in trials[0].levels] == [0.5, 0.8, 0.95]
+    few = dataclasses.replace(TRAIN_ONLY, relations=("capital",), into=("fi",))
+    for tried, expected in ((3, {3}), (0, set())):
+        config = dataclasses.replace(few, tried=tried)
+        manifest = enrich(country_split, tmp_path / str(tried), config)
+        held_out = {trial["held_out"] for trial in manifest["trials"] if trial["subset"] == "all"}
+        assert held_out == expected

@@ -8,6 +8,7 @@ import pytest
 from prixlm import KB, PrixError, import_kb
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.linker import EntityLinker, link_file, read_mentions
+from tests.trimmed import save_trimmed
 
 LABEL, ALIAS = (
     f"<http://www.w3.org/{name}>"
@@ -45,6 +46,24 @@ def test_one_language_can_be_asked_for(encoder: EntityEncoder, shared_toy: KB) -
     assert everywhere[0].name == "Suomi"
     [telugu] = linker.link(["Suomi"], 5, lang="te")
     assert {answer.name for answer in telugu} == {"ఫిన్లాండ్", "హెల్సింకి"}
+
+
+def test_mentions_that_a_trimmed_model_reads_unlike_its_base_are_told_once(
+    linker: EntityLinker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["Paris", "France", "City", "of", "Light", "Lutetia"]
+    trimmed = EntityLinker(save_trimmed(tmp_path, names, ["Oslo"]), linker.kb)
+    trimmed.link(["Paris"])
+    assert not caplog.text
+    (tmp_path / "mentions.txt").write_text("Paris\nOslo\nFrance\nParis Oslo\n")
+    link_file(trimmed, tmp_path / "mentions.txt", tmp_path / "linked.tsv")
+    trimmed.link(["Oslo"])
+    [message] = caplog.messages
+    assert "2 of 4 mentions (50 %), such as 'Oslo'" in message and "--keep FILE" in message
+    other = EntityLinker(save_trimmed(tmp_path / "other", names[1:], ["Paris"]), linker.kb)
+    assert "1 of 2 names of" in caplog.messages[1] and len(caplog.messages) == 2
+    other.link(["France"])
+    assert len(caplog.messages) == 2
 
 
 def test_what_cannot_be_linked_says_why(

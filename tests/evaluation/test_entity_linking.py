@@ -30,6 +30,7 @@ from prixlm.evaluation.trained import single_settings
 from prixlm.training.pretrain import pretrain
 from prixlm.training.sampler import Links
 from tests.evaluation.conftest import TINY
+from tests.trimmed import save_trimmed
 
 
 class Table(Scorer):
@@ -74,6 +75,29 @@ def test_names_of_one_text_tie(bases: dict[str, Path]) -> None:
     encoder = EncoderScorer(EntityEncoder.load(bases["xlmr"]))
     assert encoder.ranks(task, "fi").tolist() == [1.5]
     assert FuzzyScorer().ranks(task, "fi").tolist() == [1.5]
+
+
+def test_linkers_that_read_unlike_their_base_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("C1||Turku\nC2||Oslo\n")
+    (tmp_path / "fi.txt").write_text("C1||Abo\n")
+    files = (tmp_path / "names.txt", [tmp_path / "fi.txt"])
+    whole = save_trimmed(tmp_path / "whole", ["Turku", "Oslo", "Abo"], [])
+    assert evaluate_linking_files([whole], *files)
+    no_mention = save_trimmed(tmp_path / "a", ["Turku", "Oslo"], ["Abo"])
+    with pytest.raises(PrixError, match=r"1 of 1 mentions of fi.txt, asked of a/model \(100 %\)"):
+        evaluate_linking_files([whole, no_mention], *files)
+    no_name = save_trimmed(tmp_path / "b", ["Turku", "Abo"], ["Oslo"])
+    with pytest.raises(PrixError, match=r"1 of 2 names, asked of"):
+        evaluate_linking_files([no_name], *files)
+    tasks = read_tasks(tmp_path / "names.txt", {"fi": tmp_path / "fi.txt"})
+    scorer = EncoderScorer(EntityEncoder.load(no_mention))
+    with pytest.raises(PrixError, match="1 of 1 mentions of fi"):
+        evaluate_linking(tasks, [PerLanguage("single", lambda _: scorer)])
+    (tmp_path / "f.tsv").write_text("lang\tsubject\trelation\tobject\nen\tTurku\tr\tOslo\n")
+    kb = import_kb([tmp_path / "f.tsv"], tmp_path / "kb")
+    decoder = save_trimmed(tmp_path / "c", ["Turku", "Oslo"], ["Abo"], ["en"])
+    with pytest.raises(PrixError, match="1 of 1 mentions of fi, asked of translate"):
+        evaluate_linking(tasks, [Translation(decoder, kb, "en")])
 
 
 def test_strings_alike_are_near(bases: dict[str, Path]) -> None:

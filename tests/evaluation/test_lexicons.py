@@ -17,6 +17,7 @@ from prixlm.evaluation.lexicons import (
     read_dictionary,
     read_folder,
 )
+from tests.trimmed import save_trimmed
 
 Array = np.ndarray
 
@@ -55,6 +56,18 @@ def test_the_words_of_both_sides_are_found_when_they_are_the_same(
     for part in found.figures.values():
         assert part["all"].hits_1 > 0.9
         assert part["all"].number == 41 and part["not in train"].number == 30
+
+
+def test_an_encoder_that_reads_the_words_unlike_its_base_is_refused(tmp_path: Path) -> None:
+    sources = [f"{a}{b}{c}" for a in "bdf" for b in "aeiou" for c in "nrst"]
+    targets = [word[::-1] for word in sources]
+    pairs = list(zip(sources, targets, strict=True))
+    dictionary = Dictionary(pairs[:50], pairs[50:])
+    whole = EntityEncoder.load(save_trimmed(tmp_path / "a", [*sources, *targets], []))
+    assert evaluate_lexicons({"whole": whole}, {"en-it": (dictionary, None)})
+    trimmed = EntityEncoder.load(save_trimmed(tmp_path / "b", sources, targets))
+    with pytest.raises(PrixError, match=r"60 of 60 target words of en-it, asked of trimmed"):
+        evaluate_lexicons({"whole": whole, "trimmed": trimmed}, {"en-it": (dictionary, None)})
 
 
 def test_spelling_finds_what_is_written_alike() -> None:

@@ -180,3 +180,12 @@ def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> No
 def test_a_kb_without_test_facts_is_refused(toy: KB) -> None:
     with pytest.raises(PrixError, match="has no test triples: make some with `prixlm split`"):
         evaluate_rankers(toy, EvaluateConfig())
+
+
+def test_a_table_that_prixlm_did_not_write_is_refused_before_the_work(
+    numbered: KB, tmp_path: Path
+) -> None:
+    (tmp_path / "table.md").write_text("# Mine")
+    with pytest.raises(PrixError, match=r"table\.md was not written by prixlm"):
+        evaluate_rankers(numbered, EvaluateConfig(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]

@@ -3,23 +3,20 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.enrichment.trial import Trial
 from prixlm.evaluation.proposals import (
-    Trial,
     judge_proposals,
     judged_tables,
-    reliability_curves,
-    trial_tables,
     try_enrichment,
     write_trials,
 )
-from prixlm.metrics import at_levels, reliability
 from prixlm.rankers.fusion import FusionConfig
+from tests.enrichment.helpers import make_trial
 
 FUSION = FusionConfig(depth=5, facts=50, iterations=5, leaves=4, smallest=2)
 
@@ -52,35 +49,6 @@ def test_a_sample_has_that_many_questions(numbered: KB) -> None:
 def test_a_language_without_test_facts_is_refused(toy: KB) -> None:
     with pytest.raises(PrixError, match="has no test triples in en: make a split of it"):
         try_enrichment(toy, ["en"])
-
-
-def make_trial(method: str, lang: str, subset: str, held_out: int = 150) -> Trial:
-    """A trial with confidences that are about right."""
-    sure, right = np.repeat([0.9, 0.2], 60), np.arange(120) < 55
-    levels = at_levels(sure, right, held_out)
-    return Trial(method, lang, subset, held_out, 0.4, reliability(sure, right), levels, 0.3)
-
-
-def test_a_table_has_a_row_per_method_and_a_column_per_figure() -> None:
-    trials = [
-        make_trial(method, lang, subset, 0 if (lang, subset) == ("te", "no transfer") else 150)
-        for method in ("transfer alone", "fused")
-        for lang in ("et", "te")
-        for subset in ("all", "no transfer")
-    ]
-    tables = trial_tables(trials)
-    assert [table.title for table in tables] == [
-        "confidence, et, all facts (150)",
-        "confidence, te, all facts (150)",
-        "confidence, et, no transfer facts (150)",
-    ]
-    assert all(list(table.rows) == ["transfer alone", "fused"] for table in tables)
-    expected = ["right", "ECE", "Brier", "AUROC", "P.5", "R.5", "P.8", "R.8", "P.95", "R.95"]
-    assert tables[0].headers() == expected, "figures have no mean"
-    assert tables[0].values("fused")["right"] == 0.4
-    notes = " ".join(tables[0].notes)
-    assert "Average precision, fused: 30.0." in notes and "A perfect confidence" in notes
-    assert set(reliability_curves(trials)["fused"]) == {"et", "te"}
 
 
 def test_trials_are_written_with_a_plot(tmp_path: Path) -> None:

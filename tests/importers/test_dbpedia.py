@@ -189,3 +189,10 @@ def test_an_encoded_iri_meets_the_plain_one(local: str) -> None:
 @given(WELL_FORMED.map("".join) | st.text(st.characters(exclude_categories=["Cs"])))
 def test_decoding_brings_nothing_into_an_iri_that_may_not_be_there(iri: str) -> None:
     assert not (set(decode_iri(iri)) - set(iri)) & FORBIDDEN
+
+
+@pytest.mark.parametrize("rounds", [3000, 1_000_000])
+def test_an_iri_with_a_code_in_a_code_in_a_code_ends_the_decoding(rounds: int) -> None:
+    """`%3%31` is `%31` is `1`: as many rounds as the IRI has letters."""
+    iri = "http://dbpedia.org/resource/" + "%3" * rounds + "%31"
+    assert decode_iri(iri) == ("http://dbpedia.org/resource/1" if rounds == 3000 else iri)

@@ -1,6 +1,7 @@
 """The joins: redirects, shared counterparts, splits and samples, through small imports."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,38 @@ def test_a_link_is_kept_once_and_not_to_itself(tmp_path: Path) -> None:
     kb = import_lines(tmp_path, *links, f"{suomi} {SAME_AS} {suomi}")
     assert kb.manifest.counts["links"] == 1
     assert kb.manifest.account["filtered"] == {"duplicate": 1, "link to itself": 1}
+
+
+def item_line(key: str, names: dict[str, str], *objects: str) -> str:
+    """Return a line of Wikidata's dump: an item, its labels, and statements of P1."""
+    statements = []
+    for other in objects:
+        value = {"entity-type": "item", "id": other}
+        datavalue = {"type": "wikibase-entityid", "value": value}
+        snak = {"snaktype": "value", "property": "P1", "datavalue": datavalue}
+        statements.append({"mainsnak": snak, "rank": "normal"})
+    labels = {lang: {"language": lang, "value": name} for lang, name in names.items()}
+    return json.dumps({"type": "item", "id": key, "labels": labels, "claims": {"P1": statements}})
+
+
+def test_the_rejects_file_shows_the_statements_of_a_line_that_were_rejected(tmp_path: Path) -> None:
+    lines = [
+        item_line("Q1", {"en": "One"}, "Q2", "Q8", "Q3", "Q9"),  # Q8 and Q9 are not there
+        item_line("Q2", {"en": "Two"}),
+        item_line("Q3", {"fi": "Kolme"}),  # no language names both One and Kolme
+    ]
+    text = "[\n" + ",\n".join(lines) + "\n]\n"
+    kb = import_text(tmp_path, "dump.json", text, format="wikidata", langs=["en", "fi"])
+    rows = [row.split("\t") for row in (kb.folder / "rejects.tsv").read_text().splitlines()[1:]]
+    assert [(reason, text) for reason, _source, _line, text in rows] == [
+        ("entity without a name", "Q1 P1 Q8"),
+        ("entity without a name", "Q1 P1 Q9"),
+        ("no language names both ends", "Q1 P1 Q3"),
+    ]
+    assert kb.manifest.account["rejected"] == {
+        "entity without a name": 2,
+        "no language names both ends": 1,
+    }
 
 
 def test_a_fact_of_several_splits_keeps_the_first(tmp_path: Path) -> None:

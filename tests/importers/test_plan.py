@@ -19,6 +19,8 @@ from tests.importers.helpers import DATA, import_text, write_dump
         (["dump.nt"], {"format": "sparql"}, "unknown format sparql: expected one of"),
         (["dump.nt"], {"langs": ["fi", "klingonese"]}, "unknown language klingonese"),
         (["dump.nt"], {"max_triples": 0}, "expected 1 or more"),
+        (["dump.nt"], {"max_name": 0}, "--max-name 0: expected 1 character or more"),
+        (["dump.nt"], {"max_line": 7}, "--max-line 7: expected 8 MiB or more"),
         (["dump.nt"], {"seed": -1}, "--seed -1: expected 0 or more"),
         (["dump.nt"], {"format": "world"}, "reads no source. Leave out"),
         (["dump.nt"], {"format": "benchmark"}, "not what benchmark reads"),

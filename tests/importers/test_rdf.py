@@ -1,10 +1,15 @@
 """RDF in all its syntaxes: one small KB in each, worked out by hand, and malformed lines."""
 
+import bz2
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from prixlm import KB, import_kb
+from prixlm import KB, PrixError, import_kb
+from prixlm.importers.format import Limits
+from prixlm.importers.rdf import _TextReader
 from tests.importers.helpers import (
     DATA,
     LABEL,
@@ -133,3 +138,125 @@ def test_an_empty_iri_names_nothing(line: str, tmp_path: Path) -> None:
     assert names_of(kb, "en") == ["a"]
     assert all(kb.relation_names("en"))
     assert [line for _, _, line in rejects_of(kb)] == [2]
+
+
+HEAD = (
+    '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" '
+    'xmlns:rdfs="http://www.w3.org/2000/01/rdf-schema#">'
+)
+
+
+def described(name: str, text: str) -> str:
+    label = f'<rdfs:label xml:lang="en">{text}</rdfs:label>'
+    return f'<rdf:Description rdf:about="http://e/{name}">{label}</rdf:Description>'
+
+
+def nested(levels: int) -> str:
+    """Return declarations of entities, each ten times as long as the one before."""
+    declared = [f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, levels)]
+    return '<!ENTITY a0 "aaaaaaaaaa">' + "".join(declared)
+
+
+@pytest.mark.parametrize("place", ["before", "inside"])
+def test_nested_entities_are_not_expanded_beyond_the_longest_name(
+    place: str, tmp_path: Path
+) -> None:
+    bomb = f"<!DOCTYPE r [{nested(9)}]>"
+    prolog, inner = (bomb, "") if place == "before" else ("", bomb)
+    text = prolog + HEAD + described("b", "Good") + inner + described("a", "&a8;") + "</rdf:RDF>"
+    (tmp_path / "x.rdf").write_text(text)
+    if place == "before":
+        with pytest.raises(PrixError, match=r"found no named entity \(XML entity too long 1\)"):
+            import_kb([tmp_path / "x.rdf"], tmp_path / "kb")
+        return
+    kb = import_kb([tmp_path / "x.rdf"], tmp_path / "kb")
+    assert names_of(kb, "en") == ["Good"]
+    assert kb.manifest.account["rejected"] == {"XML entity too long": 1}
+    assert "the rest of the file was not read" in (kb.folder / "rejects.tsv").read_text()
+
+
+def test_a_hostile_file_does_not_take_memory(tmp_path: Path) -> None:
+    """Entities of 100 MB, and 300 MB of text in an archive of 500 bytes."""
+    bomb = f"<!DOCTYPE r [{nested(8)}]>" + HEAD + described("b", "Good") + described("a", "&a7;")
+    (tmp_path / "entities.rdf").write_text(bomb + "</rdf:RDF>")
+    start, end = (HEAD + described("b", "Good") + described("a", "@") + "</rdf:RDF>").split("@")
+    with bz2.open(tmp_path / "text.rdf.bz2", "w") as file:
+        file.write(start.encode())
+        for _ in range(300):
+            file.write(b"a" * (1 << 20))
+        file.write(end.encode())
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom prixlm import PrixError, import_kb\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
+        "folder = Path(sys.argv[1])\n"
+        "good = 'http://www.w3.org/2000/01/rdf-schema#label'\n"
+        "(folder / 'good.nt').write_text(f'<http://e/b> <{good}> \"Good\"@en .\\n')\n"
+        "import_kb([folder / 'good.nt'], folder / 'good')\n"
+        "before = peak()\n"
+        "for name in ('entities.rdf', 'text.rdf.bz2'):\n"
+        "    try: import_kb([folder / name], folder / f'{name} KB')\n"
+        "    except PrixError as error: assert 'XML entity too long' in str(error)\n"
+        "print(peak() - before)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 400, "MiB above a small import; it was 3,000"
+    assert names_of(KB(tmp_path / "text.rdf.bz2 KB"), "en") == ["Good"]
+
+
+def test_entities_that_abbreviate_iris_are_read(tmp_path: Path) -> None:
+    declared = '<!ENTITY base "http://e/">\n<!ENTITY ns\t"&base;ns#">'
+    label = '<rdfs:label xml:lang="en">R&amp;D &lt;x&gt;</rdfs:label>'
+    body = f'<rdf:Description rdf:about="&ns;a">{label}</rdf:Description>'
+    kb = import_text(tmp_path, "x.rdf", f"<!DOCTYPE r [{declared}]>{HEAD}{body}</rdf:RDF>")
+    (entity,) = kb.find("R&D <x>")
+    assert entity.key == "http://e/ns#a"
+
+
+@pytest.mark.parametrize("suffix", [".ttl", ".trig", ".rdf"])
+def test_a_statement_without_an_end_ends_the_file_and_says_so(suffix: str, tmp_path: Path) -> None:
+    long = "a" * (20 << 20)
+    if suffix == ".rdf":
+        text = HEAD + described("b", "Good") + described("a", long) + "</rdf:RDF>"
+    else:
+        prefixes = "@prefix e: <http://e/> .\n"
+        text = f'{prefixes}e:b {LABEL} "Good"@en .\ne:a {LABEL} "{long}"@en .\n'
+    kb = import_text(tmp_path, f"x{suffix}", text)
+    assert names_of(kb, "en") == ["Good"]
+    assert kb.manifest.account["rejected"] == {"statement too long": 1}
+    assert rejects_of(kb) == [("statement too long", f"x{suffix}", 2)]
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_a_declaration_is_found_however_it_is_cut(size: int) -> None:
+    class Small:
+        damage = None
+
+        def __init__(self, data: bytes) -> None:
+            self.data = data
+
+        def read(self, _: int) -> bytes:
+            block, self.data = self.data[:size], self.data[size:]
+            return block
+
+    text = f"<!DOCTYPE r [{nested(6)}]>{HEAD}".encode()
+    reader = _TextReader(Small(text), True, Limits())  # type: ignore[arg-type]
+    blocks = iter(lambda: reader.read(2048), b"")
+    assert text.startswith(b"".join(blocks)) and reader.stopped == "XML entity too long"
+    harmless = text.replace(nested(6).encode(), nested(2).encode())
+    reader = _TextReader(Small(harmless), True, Limits())  # type: ignore[arg-type]
+    assert b"".join(iter(lambda: reader.read(2048), b"")) == harmless and not reader.stopped
+
+
+def test_a_declaration_without_an_end_is_not_waited_for() -> None:
+    class Endless:
+        served = 0
+
+        def read(self, size: int) -> bytes:
+            self.served += size
+            return b"a" * size if self.served > size else b'<!ENTITY a "'
+
+    endless = Endless()
+    reader = _TextReader(endless, True, Limits())  # type: ignore[arg-type]
+    assert reader.read(2048) == b"" and reader.stopped == "XML entity too long"
+    assert endless.served < 10_000

@@ -11,7 +11,15 @@ import pytest
 
 from prixlm import PrixError, files, import_kb, split_kb
 from prixlm.importers import join, run, stage, streams
-from tests.importers.helpers import KILLED, contents, import_text, kill_import, write_dump
+from tests.importers.helpers import (
+    KILLED,
+    LABEL,
+    contents,
+    import_text,
+    kill_import,
+    rejects_of,
+    write_dump,
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +116,9 @@ def test_nothing_but_a_kb_is_ever_replaced(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     dump = write_dump(photos / "dump.nt", 3)
-    with pytest.raises(PrixError, match="is not a KB folder"):
+    with pytest.raises(
+        PrixError, match="found a folder that prixlm did not make, expected a KB folder"
+    ):
         import_kb([dump], photos, overwrite=True)
     import_kb([dump], tmp_path / "kb")
     inside = write_dump(tmp_path / "kb" / "more.nt", 3)
@@ -226,3 +236,34 @@ def test_the_manifest_says_where_the_data_came_from(tmp_path: Path) -> None:
     assert source["name"] == "dump.nt" and source["size"] == dump.stat().st_size
     assert len(source["sha256"]) == 64
     assert str(tmp_path) not in (tmp_path / "kb" / "manifest.json").read_text()
+
+
+LONG = "ä" * 60
+LONG_ROWS = {
+    "x.nt": f'<http://e/b> {LABEL} "Good"@en .\n<http://e/a> {LABEL} "{LONG}"@en .\n',
+    "key.nt": f'<http://e/b> {LABEL} "Good"@en .\n<http://e/{LONG}> {LABEL} "a"@en .\n',
+    "x.tsv": f"lang\tsubject\trelation\tobject\nen\tGood\tr\tFine\nen\t{LONG}\tr\tFine\n",
+    "x.json": '{"id":"Q1","type":"item","labels":{"en":{"value":"Good"}}}\n'
+    f'{{"id":"Q2","type":"item","labels":{{"en":{{"value":"{LONG}"}}}}}}\n',
+}
+
+
+@pytest.mark.parametrize("name", LONG_ROWS)
+def test_a_name_or_key_beyond_the_limit_is_rejected_and_sampled(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(LONG_ROWS[name], "utf-8")
+    kb = import_kb([tmp_path / name], tmp_path / "short", max_name=59)
+    assert kb.manifest.account["rejected"] == {"name or key too long": 1}
+    assert kb.manifest.options["max_name"] == 59
+    (reject,) = rejects_of(kb)
+    assert reject == ("name or key too long", name, 3 if name == "x.tsv" else 2)
+    assert kb.find("Good") and not kb.find(LONG)
+    whole = import_kb([tmp_path / name], tmp_path / "whole", max_name=80)
+    assert whole.num_entities == kb.num_entities + 1 and not whole.manifest.account["rejected"]
+
+
+def test_a_name_of_a_megabyte_is_not_imported_by_default(tmp_path: Path) -> None:
+    text = LONG_ROWS["x.nt"].replace(LONG, "a" * (1 << 20))
+    (tmp_path / "x.nt").write_text(text)
+    kb = import_kb([tmp_path / "x.nt"], tmp_path / "kb")
+    assert [entity.name for entity in kb.entities(range(kb.num_entities))] == ["Good"]
+    assert kb.manifest.account["rejected"] == {"name or key too long": 1}

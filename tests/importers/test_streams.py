@@ -16,8 +16,8 @@ import pytest
 
 from prixlm import PrixError
 from prixlm.importers import streams
-from prixlm.importers.format import Chunk, Source
-from prixlm.importers.streams import head, line_chunks, plain_suffix
+from prixlm.importers.format import Chunk, Limits, Source
+from prixlm.importers.streams import SourceReader, head, line_chunks, plain_suffix
 from tests.importers.helpers import (
     DATA,
     LABEL,
@@ -90,7 +90,7 @@ def test_chunks_are_whole_lines_and_count_them(
 def test_a_truncated_archive_gives_what_can_be_read_and_says_so(
     suffix: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(streams, "usable_cores", lambda: cores)
     path = pack(tmp_path / f"a.nt{suffix}", TEXT)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     found = chunks(path)
@@ -131,12 +131,44 @@ def test_a_zip_with_several_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_line_that_never_ends_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(streams, "MAX_LINE_BYTES", 5000)
     path = pack(tmp_path / "a.nt", b"one\n" + b"x" * 20_000 + b"\nthree\n")
-    found = chunks(path)
-    assert [c.line for c in found if c.broken] == [2]
+    found = list(line_chunks(Source(path, "a", limits=Limits(line=5000)), 0))
+    assert [(c.line, c.broken) for c in found if c.broken] == [(2, "line too long")]
     assert joined(found) == b"one\nthree\n"
     assert found[-1].line == 3
+
+
+@pytest.mark.parametrize("length", [4999, 5000, 5001, 5002, 5999, 6000])
+@pytest.mark.parametrize("small", [7, 100])
+def test_how_long_a_line_may_be_does_not_depend_on_how_it_is_read(
+    length: int, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 1000)
+    path = pack(tmp_path / "a.nt", b"one\n" + b"x" * (length - 1) + b"\nthree\n")
+    source = Source(path, "a", limits=Limits(line=5000))
+    found = [list(line_chunks(source, 0))]
+    read = SourceReader.read
+    monkeypatch.setattr(SourceReader, "read", lambda self, size: read(self, min(size, small)))
+    found.append(list(line_chunks(source, 0)))
+    assert [bool(c.broken) for c in found[0]] == [bool(c.broken) for c in found[1]]
+    assert joined(found[0]) == joined(found[1])
+    assert any(c.broken for c in found[0]) == (length > 5000)
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+def test_an_archive_that_expands_beyond_all_measure_is_not_read_to_its_end(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "FREE_EXPANSION", 1 << 20)
+    monkeypatch.setattr(streams, "MAX_EXPANSION", 20)
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 1 << 18)
+    path = pack(tmp_path / f"a.nt{suffix}", b"same line\n" * 2_000_000)
+    found = chunks(path)
+    assert found[-1].broken == "truncated or damaged archive"
+    assert b"expands to more than 20 times its size" in bytes(found[-1].data)
+    assert 0 < len(joined(found)) < 5_000_000
+    plain = chunks(pack(tmp_path / "a.nt", b"same line\n" * 200_000))
+    assert not any(c.broken for c in plain)
 
 
 def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
@@ -163,7 +195,7 @@ def test_chunks_do_not_depend_on_how_a_damaged_archive_is_read(
     monkeypatch.setattr(streams, "CHUNK_BYTES", 30_000)
     found = []
     for cores in (1, 2, 4):
-        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(streams, "usable_cores", lambda cores=cores: cores)
         source = Source(tmp_path / "dump.nt.bz2", "dump")
         found.append([(c.line, c.data) for c in streams.line_chunks(source, 0) if not c.broken])
     assert found[0] == found[1] == found[2] and len(found[0]) > 5

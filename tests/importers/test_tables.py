@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError, import_kb
-from prixlm.importers.format import Chunk
-from prixlm.importers.tables import TABLES
+from prixlm.importers.format import Chunk, Source
+from prixlm.importers.tables import TABLES, _table_chunks
 from tests.importers.helpers import (
     bytes_of,
     concept_of,
@@ -245,3 +245,24 @@ def test_authors_files_may_be_zipped_as_they_are_published(tmp_path: Path) -> No
     plain = import_kb([write_authors(tmp_path / "plain")], tmp_path / "a")
     zipped = import_kb([write_authors(tmp_path / "zipped", packed=True)], tmp_path / "b")
     assert bytes_of(zipped) == bytes_of(plain)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+def test_a_long_text_in_parquet_is_cut_before_it_expands(kind: pa.DataType, tmp_path: Path) -> None:
+    """A dictionary of one megabyte stands for a gigabyte of text."""
+    words = pa.array(["a" * (1 << 20), "Good"], pa.string()).cast(kind)
+    subjects = pa.DictionaryArray.from_arrays(pa.array([0] * 1000 + [1, None], pa.int32()), words)
+    table = pa.table(
+        {
+            "lang": ["en"] * 1002,
+            "subject": subjects.cast(kind) if kind == pa.large_string() else subjects,
+            "relation": ["r"] * 1002,
+            "object": list(range(1002)),
+        }
+    )
+    pq.write_table(table, tmp_path / "facts.parquet")
+    batches = [chunk.data for chunk in _table_chunks(Source(tmp_path / "facts.parquet", "x"), 0)]
+    assert sum(batch.nbytes for batch in batches) < 20 << 20
+    kb = import_kb([tmp_path / "facts.parquet"], tmp_path / "kb")
+    assert kb.manifest.account["rejected"] == {"name or key too long": 1000, "empty name": 1}
+    assert triples_of(kb) == {("en", "Good", "r", "1000")}

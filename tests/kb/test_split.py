@@ -9,6 +9,7 @@ import pytest
 
 from prixlm import KB, PrixError, SplitConfig, import_kb, split_kb
 from prixlm.kb.split import _draw, known_objects, unseen_triples
+from tests.helpers import make_proposals
 
 Fact = tuple[str, int, int, int]
 
@@ -129,6 +130,60 @@ def test_a_fact_held_out_by_concept_is_in_no_languages_train(world: KB, tmp_path
     assert 0.12 < held_out < 0.25
 
 
+@pytest.fixture(scope="module")
+def mixed_split(world: KB, tmp_path_factory: pytest.TempPathFactory) -> KB:
+    """A fifth of Estonian and Finnish is held out, 60 % of that in every language at once."""
+    config = SplitConfig(test=0.15, valid=0.05, everywhere=0.6, langs=("et", "fi"))
+    return split_kb(world, tmp_path_factory.mktemp("mixed") / "kb", config)
+
+
+def test_a_share_of_the_held_out_facts_is_held_out_everywhere(world: KB, mixed_split: KB) -> None:
+    concept = world.concepts()
+
+    def merged(rows: set[Fact]) -> set[tuple[int, int, int]]:
+        return {(int(concept[s]), r, int(concept[o])) for _, s, r, o in rows}
+
+    trained = merged(facts(mixed_split, "train"))
+    for lang in ("et", "fi"):
+        own = {row for row in facts(mixed_split, "valid", "test", "known") if row[0] == lang}
+        total = world.num_triples(lang)
+        # What another language states is in its train facts, unless it is held out there, too.
+        in_train = sum((concept[s], r, concept[o]) in trained for _, s, r, o in own)
+        assert (len(own) - in_train) / total == pytest.approx(0.6 * 0.2, abs=0.03)
+        assert in_train / total == pytest.approx(0.4 * 0.2, abs=0.03)
+        assert mixed_split.num_triples(lang, "test") > 2 * mixed_split.num_triples(lang, "valid")
+
+
+def test_a_fact_held_out_everywhere_is_in_no_languages_train(world: KB, mixed_split: KB) -> None:
+    """Drawn for the fact, not for the triple: a language that is not tested knows it no more."""
+    concept = world.concepts()
+    known = facts(mixed_split, "known")
+    others = {row for row in known if row[0] not in ("et", "fi")}
+    assert {row[0] for row in others} == set(world.languages) - {"et", "fi"}
+    everywhere = {(int(concept[s]), r, int(concept[o])) for _, s, r, o in others}
+    trained = facts(mixed_split, "train")
+    assert not {(int(concept[s]), r, int(concept[o])) for _, s, r, o in trained} & everywhere
+
+
+def test_only_the_asked_languages_are_tested_in_a_mixed_split(world: KB, mixed_split: KB) -> None:
+    assert {row[0] for row in facts(mixed_split, "valid", "test")} == {"et", "fi"}
+    for lang in world.languages:
+        if lang not in ("et", "fi"):
+            held_out = 1 - mixed_split.num_triples(lang, "train") / world.num_triples(lang)
+            assert held_out == pytest.approx(0.6 * 0.2, abs=0.03), "those held out everywhere"
+    assert mixed_split.num_triples() == world.num_triples()
+    assert mixed_split.manifest.split is not None
+    assert mixed_split.manifest.split["method"] == "mixed"
+    assert mixed_split.manifest.split["everywhere"] == 0.6
+
+
+def test_nothing_held_out_everywhere_is_the_random_split(
+    world: KB, random_split: KB, tmp_path: Path
+) -> None:
+    again = split_kb(world, tmp_path / "again", SplitConfig(everywhere=0.0))
+    assert again.path("triples").read_bytes() == random_split.path("triples").read_bytes()
+
+
 def test_dbp5l_has_no_unseen_entity_in_its_test_set(dbp5l: KB, tmp_path: Path) -> None:
     kb = dbp5l
     assert unseen_triples(kb, links=False).num_rows == 0
@@ -181,6 +236,10 @@ def test_draws_are_even_and_depend_on_every_value() -> None:
         ({"hide_links": 1.0}, "--hide-links 1.0: expected a share"),
         ({"hide_links": 0.1, "unseen": 0.1}, "--hide-links cannot be combined"),
         ({"hide_links": 0.1, "langs": ("fi",)}, "Leave out --langs"),
+        ({"everywhere": 1.0}, "--everywhere 1.0: expected a share"),
+        ({"everywhere": 0.5, "by_concept": True}, "--everywhere cannot be combined"),
+        ({"everywhere": 0.5, "unseen": 0.1}, "--everywhere cannot be combined"),
+        ({"everywhere": 0.5, "hide_links": 0.1}, "--everywhere cannot be combined"),
         ({"seed": -1}, "--seed -1: expected 0 or more"),
         ({"links": "remove"}, "requires --unseen"),
         ({"unseen": 0.1, "links": "some"}, "expected keep or remove"),
@@ -198,6 +257,15 @@ def test_a_split_in_a_language_that_is_not_there_is_refused(toy: KB, tmp_path: P
         split_kb(toy, toy.folder)
     with pytest.raises(PrixError, match="holds the source"):
         split_kb(toy, toy.folder, overwrite=True)
+
+
+def test_a_split_never_replaces_proposals_and_their_marks(toy: KB, tmp_path: Path) -> None:
+    proposals = make_proposals(tmp_path / "proposals", [])
+    (proposals / "marks.json").write_text('{"facts": {"0": "accept"}}')
+    message = "proposals: found a proposals folder, expected a KB folder"
+    with pytest.raises(PrixError, match=message):
+        split_kb(toy, proposals, overwrite=True)
+    assert (proposals / "marks.json").read_text() == '{"facts": {"0": "accept"}}'
 
 
 def test_a_split_says_what_it_was_made_from(toy: KB, tmp_path: Path) -> None:

@@ -43,6 +43,22 @@ def test_a_model_that_may_know_the_held_out_facts_is_refused(shared_toy: KB, spl
             lineage.check_unseen_facts(split, "the encoder")
 
 
+def test_a_model_of_a_split_may_answer_about_the_whole(shared_toy: KB, split: KB) -> None:
+    """It knows less than the whole, so nothing is given away."""
+    own, whole = split.fingerprint(), shared_toy.fingerprint()
+    Lineage(kb_fingerprint=own).check_unseen_facts(shared_toy, "the model", split)
+    Lineage(kb_fingerprint=whole).check_unseen_facts(shared_toy, "the model", split)
+    for lineage in (
+        Lineage(kb_fingerprint=own, links_of_kb=whole),
+        Lineage(kb_fingerprint=own, earlier_kbs=["other"]),
+        Lineage(),
+    ):
+        with pytest.raises(PrixError, match="the model was trained on another KB than"):
+            lineage.check_unseen_facts(shared_toy, "the model", split)
+    with pytest.raises(PrixError, match="the model was trained on another KB than"):
+        Lineage(kb_fingerprint=own).check_unseen_facts(shared_toy, "the model")
+
+
 def test_a_model_that_saw_the_withheld_links_is_refused(shared_toy: KB, split: KB) -> None:
     parent = shared_toy.fingerprint()
     for lineage in (

@@ -1,5 +1,6 @@
 """The model: no leak, the loss as a slow reference computes it, folders that others can load."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,25 @@ def test_new_tokens_are_random_and_the_old_ones_are_kept(
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert new.std().item() == pytest.approx(0.02, rel=0.3)
     assert not torch.allclose(new[0], new[1])
+
+
+def test_new_tokens_have_the_mean_and_spread_of_the_embeddings_of_the_base(
+    bases: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    """Pretrained embeddings are far from the initializer_range of their config."""
+    base = XLMRobertaForMaskedLM.from_pretrained(bases["xlmr"])
+    old = base.get_input_embeddings().weight
+    with torch.no_grad():
+        old.mul_(10)  # a spread of 0.2
+        old[:, 7] = 3 + 0.5 * old[:, 7]  # one dimension of large values, as XLM-R has
+    shutil.copytree(bases["xlmr"], tmp_path / "base")
+    base.save_pretrained(tmp_path / "base")
+    languages = [f"x{number}" for number in range(400)]
+    model = PrixLM.from_base(tmp_path / "base", languages)
+    new = model.backbone.get_input_embeddings().weight[len(old) :]
+    assert len(new) == 404 and model.backbone.config.initializer_range == 0.02
+    torch.testing.assert_close(new.mean(0), old.mean(0), atol=0.05, rtol=0)
+    torch.testing.assert_close(new.std(0), old.std(0), atol=0, rtol=0.2)
 
 
 def test_a_saved_folder_is_loaded_by_us_and_by_auto_classes(

@@ -1,5 +1,6 @@
 """Trimming: the same tokens for the KB's names, the same logits for the pieces that stay."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,15 @@ from prixlm import KB, PrixError, import_kb
 from prixlm.lm.compact import train_tokenizer
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import encode_names, name_batches
-from prixlm.lm.trim import pieces_to_keep, trim_tokenizer
+from prixlm.lm.trim import (
+    check_reading,
+    pieces_to_keep,
+    read_differently,
+    trim_tokenizer,
+    warn_of_reading,
+)
+from prixlm.lm.words import frequent_words
+from tests.trimmed import save_trimmed
 
 
 @pytest.fixture
@@ -30,7 +39,7 @@ def test_logits_of_kept_pieces_are_unchanged(
     kept = []
 
     def keep(tokenizer: Tokenizer) -> np.ndarray:
-        kept.append(pieces_to_keep(small_kb, tokenizer))
+        kept.append(pieces_to_keep(small_kb, tokenizer, num_words=0))
         return kept[0]
 
     whole = PrixLM.from_base(bases[kind], ["en"]).eval()
@@ -62,7 +71,7 @@ def test_logits_of_kept_pieces_are_unchanged(
 
 def test_every_name_is_tokenised_as_before(many_letters: KB, shared_toy: KB) -> None:
     tokenizer = train_tokenizer(many_letters, 3000)
-    kept = pieces_to_keep(shared_toy, tokenizer, texts=["Copenhagen and Lisbon"])
+    kept = pieces_to_keep(shared_toy, tokenizer, texts=["Copenhagen and Lisbon"], num_words=0)
     small = trim_tokenizer(tokenizer, kept)
     assert small.get_vocab_size() == len(kept) < tokenizer.get_vocab_size()
     for names in [*name_batches(shared_toy), ["Copenhagen and Lisbon"]]:
@@ -75,15 +84,69 @@ def test_every_name_is_tokenised_as_before(many_letters: KB, shared_toy: KB) -> 
 
 
 def test_xlmr_trimmed_to_a_benchmark_reads_it_as_before(data: Path, dbp5l: KB) -> None:
+    """Names, and words: Mirror's, and the candidates of a lexicon."""
     tokenizer = Tokenizer.from_file(str(data / "xlmr" / "tokenizer.json"))
     kept = pieces_to_keep(dbp5l, tokenizer)
     small = trim_tokenizer(tokenizer, kept)
     assert len(kept) < 60_000
     assert small.token_to_id("<pad>") == 1 and small.token_to_id("<mask>") == len(kept) - 1
+
+    def share_of_same(texts: list[str]) -> float:
+        before, after = encode_names(tokenizer, texts), encode_names(small, texts)
+        pairs = zip(after, before, strict=True)
+        return float(np.mean([kept[ids].tolist() == old for ids, old in pairs]))
+
     for names in name_batches(dbp5l):
-        before, after = encode_names(tokenizer, names), encode_names(small, names)
-        assert [kept[row].tolist() for row in after] == before
+        assert share_of_same(names) == 1
+    for lang in ("en", "el", "ja"):
+        assert share_of_same(frequent_words(lang, 10_000)) == 1
+    words = (data / "mirror" / "en_words_top_10k.txt").read_text("utf-8").split()
+    assert share_of_same(words) > 0.995
     assert small.encode("Paris").tokens[0] == "<s>" and small.encode("Paris").ids[-1] == 2
+
+
+def test_aliases_are_tokenised_as_before(tokenizers: dict[str, Tokenizer], tmp_path: Path) -> None:
+    label, alias = "2000/01/rdf-schema#label", "2004/02/skos/core#altLabel"
+    (tmp_path / "facts.nt").write_text(
+        f'<http://x/a> <http://www.w3.org/{label}> "b"@en .\n'
+        f'<http://x/a> <http://www.w3.org/{alias}> "Helsinki"@en .\n'
+        "<http://x/a> <http://x/r> <http://x/a> .\n"
+    )
+    kb = import_kb([tmp_path / "facts.nt"], tmp_path / "kb")
+    for tokenizer in tokenizers.values():
+        [ids] = encode_names(tokenizer, ["Helsinki"])
+        assert set(ids) <= set(pieces_to_keep(kb, tokenizer, num_words=0).tolist())
+
+
+def test_texts_read_in_other_pieces_than_by_the_base_are_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = PrixLM.load(save_trimmed(tmp_path, ["Paris", "Rome"], ["Oslo"]))
+    texts = ["Paris", "Oslo", "Rome Paris", "in Oslo", "never seen"]
+    assert read_differently(model, texts) == ["Oslo", "in Oslo"]
+    base = PrixLM.from_base(tmp_path / "base", ())
+    assert read_differently(base, texts) == []
+    with pytest.raises(PrixError, match=r"the pieces of 2 of 5 cities \(40 %\), such as 'Oslo'"):
+        check_reading(model, texts, "cities")
+    check_reading(model, ["Paris"] * 4, "cities")
+    assert not caplog.text and not warn_of_reading(base, texts, "cities")
+    with caplog.at_level(logging.WARNING):
+        check_reading(model, ["Oslo", *map(str, range(99))], "cities")  # few enough: a warning
+    assert "1 of 100 cities (1 %)" in caplog.text
+    assert warn_of_reading(model, texts, "names") and "2 of 5 names (40 %)" in caplog.text
+    assert "--keep FILE" in caplog.text
+
+
+def test_a_model_trained_from_a_trimmed_one_still_knows_its_first_base(tmp_path: Path) -> None:
+    trimmed = save_trimmed(tmp_path, ["Paris", "Rome"], ["Oslo"])
+    assert read_differently(PrixLM.from_base(trimmed, ["en"]), ["Paris", "Oslo"]) == ["Oslo"]
+
+    def without_rome(tokenizer: Tokenizer) -> np.ndarray:
+        rome = tokenizer.token_to_id("▁Rome")
+        return np.delete(np.arange(tokenizer.get_vocab_size()), rome)
+
+    again = PrixLM.from_base(trimmed, ["en"], keep=without_rome)
+    assert read_differently(again, ["Paris", "Oslo", "Rome"]) == ["Oslo", "Rome"]
 
 
 def test_other_tokenizers_are_refused() -> None:

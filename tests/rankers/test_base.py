@@ -11,6 +11,7 @@ from prixlm import KB, PrixError
 from prixlm.decoding.completer import Completer
 from prixlm.metrics import BEYOND
 from prixlm.rankers import base
+from prixlm.rankers import complex as complex_
 from prixlm.rankers.base import (
     PerLanguage,
     Queries,
@@ -24,6 +25,7 @@ from prixlm.rankers.base import (
     scores_from_pairs,
 )
 from prixlm.rankers.complex import ComplEx, GraphRanker
+from prixlm.rankers.features import CandidateFinder
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.links import RelatedPairs
 from prixlm.rankers.lm import ModelRanker
@@ -175,3 +177,50 @@ def test_a_ranker_states_how_deep_its_ranks_are_exact(nordic: KB, nordic_complet
     exact = ModelRanker(nordic_completer)
     assert (beam.max_rank, exact.max_rank, RelatedPairs(nordic).max_rank) == (10, BEYOND, BEYOND)
     assert PerLanguage("both", {"en": exact, "fi": beam}).max_rank == 10
+
+
+def test_asking_once_agrees_with_asking_for_lists_and_scores_apart(
+    nordic: KB, nordic_completer: Completer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = read_facts(nordic, "en").queries
+    num_nodes = int(nordic.concepts().max()) + 1
+    graph = GraphRanker(nordic, ComplEx(num_nodes, nordic.num_relations, 4, nordic.num_entities))
+    beam = ModelRanker(nordic_completer, batch=2, search="beam")
+    exact = ModelRanker(nordic_completer, batch=2)
+    rankers: list[Ranker] = [
+        *(beam, exact, RelatedPairs(nordic), graph),
+        PerLanguage("each", {"en": beam}),
+    ]
+    # Every entity for every query, in the order of the queries; half of them are given.
+    entities = np.array(nordic.entity_range("en"))
+    owner = np.repeat(np.arange(len(queries)), len(entities))
+    entity = np.tile(entities, len(queries))
+    for ranker in rankers:
+        apart = ranker.best(queries, 3), ranker.scores(queries, owner, entity)
+        is_open = np.ones(len(owner), bool)
+        for row in range(len(queries)):  # what a query filters is never asked for
+            is_open[(owner == row) & np.isin(entity, queries.filtered_of(row))] = False
+        for pairs in (base.NO_PAIRS, (owner[::2], entity[::2])):
+            answered = ranker.ask(queries, 3, pairs)
+            assert answered.ranked.entity.tolist() == apart[0].entity.tolist()
+            np.testing.assert_allclose(answered.ranked.score, apart[0].score, atol=1e-4)
+            scores = answered.scores(owner[is_open], entity[is_open])
+            np.testing.assert_allclose(scores, apart[1][is_open], atol=1e-4)
+    # A table of scores that is too large to keep is made again.
+    kept = graph.ask(queries, 3).scores(owner, entity)
+    monkeypatch.setattr(complex_, "_KEPT_SCORES", 0)
+    assert np.array_equal(graph.ask(queries, 3).scores(owner, entity), kept)
+
+
+def test_a_fusion_asks_every_ranker_once(nordic: KB, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranker, calls = RelatedPairs(nordic), []
+    scored = ranker.scored
+
+    def counted(queries: Queries) -> base.Pairs:
+        calls.append(len(queries))
+        return scored(queries)
+
+    monkeypatch.setattr(ranker, "scored", counted)
+    queries = read_facts(nordic, "en").queries
+    CandidateFinder(nordic, [ranker], 5).find(queries)
+    assert calls == [len(queries)]

@@ -218,6 +218,11 @@ def test_only_an_empty_folder_or_a_run_is_written_to(shared_toy: KB, tmp_path: P
     with pytest.raises(PrixError, match="is a file"):
         train_graph(shared_toy, tmp_path / "notes" / "mine.txt", SHORT)
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["mine.txt"]
+    # A model has checkpoints too; a finished one may have none of them left.
+    (tmp_path / "model" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "model" / "prixlm.json").write_text("{}")
+    with pytest.raises(PrixError, match="found a model folder, expected a graph embedding"):
+        train_graph(shared_toy, tmp_path / "model", SHORT)
 
 
 def test_the_folder_says_what_was_trained_on(shared_toy: KB, graph: Path) -> None:

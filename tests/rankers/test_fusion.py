@@ -9,6 +9,7 @@ import pytest
 from prixlm import KB, PrixError, import_kb
 from prixlm.metrics import figures
 from prixlm.rankers import fusion as fusion_module
+from prixlm.rankers.base import Ranker
 from prixlm.rankers.features import CONTEXT
 from prixlm.rankers.fusion import (
     Examples,
@@ -106,6 +107,24 @@ def test_it_is_saved_without_pickle_and_only_for_its_rankers(
         Fusion.load(chain, fusion.rankers[:1], tmp_path / "fusion")
     with pytest.raises(PrixError, match="is not a fusion"):
         Fusion.load(chain, fusion.rankers, tmp_path)
+
+
+def test_a_fusion_over_rankers_that_know_more_keeps_what_was_fitted(noisy: KB) -> None:
+    def rankers(*splits: str) -> list[Ranker]:
+        return [UNTRAINED[key](noisy, splits) for key in ("pairs", "lookup")]
+
+    fusion = Fusion.fit(noisy, rankers("train"), dataclasses.replace(SMALL, iterations=10))
+    over = fusion.over(noisy, rankers("train", "valid", "test"))
+    assert over.model is fusion.model and over.record is fusion.record
+    facts = read_facts(noisy, "en")
+    before = fusion.ranks(facts.queries, facts.objects)
+    after = over.ranks(facts.queries, facts.objects)
+    assert (after == 1).mean() > (before == 1).mean() + 0.2, "the answers are its evidence now"
+    same = fusion.over(noisy, rankers("train"))
+    ours, theirs = (one.best(facts.queries, 3) for one in (fusion, same))
+    assert np.array_equal(ours.score, theirs.score) and np.array_equal(ours.entity, theirs.entity)
+    with pytest.raises(AssertionError, match="the features have an order"):
+        fusion.over(noisy, rankers("train")[::-1])
 
 
 def test_too_few_valid_facts_are_an_error(tmp_path: Path) -> None:

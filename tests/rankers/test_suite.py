@@ -8,6 +8,7 @@ import pytest
 
 from prixlm import KB, PrixError
 from prixlm.decoding.completer import Completer
+from prixlm.kb.unsplit import unsplit_kb
 from prixlm.metrics import BEYOND
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
@@ -80,7 +81,17 @@ def test_trained_rankers_are_loaded_and_identify_the_suite(
     other = load_suite(nordic, graph=tmp_path / "other")
     assert suite.identity == again.identity != other.identity
     assert load_suite(nordic).identity == ""
+    # A suite of everything may have what was trained on its split, and nothing of another KB.
+    whole = unsplit_kb(nordic, tmp_path / "whole")
+    lent = load_suite(whole, graph=tmp_path / "graph", split=nordic)
+    assert lent.graph is not None and lent.identity == suite.identity
+    with pytest.raises(PrixError, match=r"embedding .*graph was trained on the KB that"):
+        load_suite(whole, graph=tmp_path / "graph")
+    with pytest.raises(PrixError, match=r"embedding .*graph was trained on the KB that"):
+        load_suite(whole, graph=tmp_path / "graph", split=whole)
     # The random model was trained on nothing: it may know the facts of any KB.
     nordic_completer.model.save(tmp_path / "model")
     with pytest.raises(PrixError, match="the model was trained on another KB"):
         load_suite(nordic, model=tmp_path / "model")
+    with pytest.raises(PrixError, match="the model was trained on another KB"):
+        load_suite(whole, model=tmp_path / "model", split=nordic)

@@ -1,5 +1,6 @@
 """What the terminal shows, and that names cannot change it."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,20 @@ from prixlm.reports.console import (
     print_facts,
     print_kb,
     print_linked,
+    print_next_steps,
+    print_proposals,
     print_run,
     print_tables,
     proposal_sentences,
     shown,
     sparkline,
+    trial_sentences,
 )
 from prixlm.reports.tables import ResultTable
 from prixlm.types import Asked
+from tests.helpers import fact_row, label_row, link_row, make_proposals
+
+TITLES = ("Facts", "Names", "Links")
 
 
 @pytest.fixture
@@ -74,9 +81,74 @@ def test_facts_labels_and_links_are_counted_by_language() -> None:
     found = manifest(config=config, proposals=counts, labels={"et": {"names": 2}})
     assert proposal_sentences(found | {"links": {"et": {"links": 5}}}) == [
         "Proposed 1,043 facts, 2 labels and 5 links for Estonian. "
-        "Facts: 1,000 elsewhere, 43 usual.",
+        "Facts: 1,000 stated in another language, 43 usual for similar entities.",
         "Proposed no facts for Telugu. No fact reached confidence 0.",
     ]
+
+
+def trial(**changes: Any) -> dict[str, Any]:
+    """A trial of a manifest, as far as it is printed."""
+    levels = [
+        {"level": 0.5, "precision": 0.876, "recall": 0.684},
+        {"level": 0.8, "precision": 1.0, "recall": 0.53},
+        {"level": 0.95, "precision": None, "recall": 0.0},
+    ]
+    values = {"lang": "et", "subset": "all", "held_out": 1160, "levels": levels}
+    return values | {"reliability": {"ece": 0.039}} | changes
+
+
+def test_a_trial_is_told_in_a_sentence() -> None:
+    assert trial_sentences([trial(), trial(subset="no transfer")]) == [
+        "Tried on 1,160 held-out facts of Estonian: at 0.5 or more, 88 % of the answers were right "
+        "and 68 % of the facts were found; at 0.8 or more, 100 % of the answers were right and "
+        "53 % of the facts were found. The confidence was off by 3.9 points on average."
+    ]
+    few = trial(lang="te", held_out=3, reliability={"ece": None}, levels=[])
+    assert trial_sentences([few, trial(held_out=0)]) == [
+        "Tried on 3 held-out facts of Telugu: none was proposed at 0.5 or more."
+    ]
+    assert trial_sentences([]) == []
+
+
+def test_examples_of_every_kind_are_shown_from_the_surest_to_the_least_sure(
+    tmp_path: Path, screen: Console
+) -> None:
+    finnish = [fact_row(n, confidence=0.99 - 0.01 * n) for n in range(40)]
+    others = [fact_row(40, lang="te", subject_name="[b]te", origin=[])]
+    others += [fact_row(41, lang="te", origin=["en", "sv", "da", "de", "fr"])]
+    folder = make_proposals(tmp_path / "p", [*finnish, *others], [label_row()], [link_row()])
+    found = manifest(config={"into": ["fi"], "min_confidence": 0.5}, trials=[trial()])
+    print_proposals(screen, folder, found | {"proposals": {"fi": {"elsewhere": 40}}}, most=4)
+    text = screen.export_text()
+    shown_rows = [line for line in text.splitlines() if "aihe" in line and "fi " in line]
+    assert [f"aihe {n} " in line for n, line in zip((0, 10, 20, 30), shown_rows, strict=True)] == (
+        [True] * 4
+    )
+    assert "[b]te" in text and "–" in text, "a name is no markup; nobody states it"
+    assert "en, sv, da, de +1" in text
+    assert "Douglas Adams" in text and "Q42" in text and "Q7" not in text
+    titles = [line.strip() for line in text.splitlines() if line.strip() in TITLES]
+    assert titles == list(TITLES)
+    assert "Proposed 40 facts for Finnish. Facts: 40 stated in another language." in text
+    assert "Tried on 1,160 held-out facts of Estonian" in text
+    assert f"Written to {folder}." in text.replace("\n", "")
+
+
+def test_a_folder_without_rows_shows_no_empty_table(tmp_path: Path, screen: Console) -> None:
+    folder = make_proposals(tmp_path / "p", [])
+    print_proposals(screen, folder, manifest())
+    text = screen.export_text()
+    assert "Proposed no facts for Yoruba" in text and "┏" not in text
+
+
+def test_the_next_steps_are_commands_for_a_shell(tmp_path: Path, screen: Console) -> None:
+    print_next_steps(screen, tmp_path / "my [b]work")
+    lines = screen.export_text().splitlines()
+    page = (tmp_path / "my [b]work" / "report" / "report.html").as_uri()
+    assert lines[0] == f"Open {page}"
+    commands = [shlex.split(line) for line in lines if line.startswith("  prixlm")]
+    assert [command[1] for command in commands] == ["review", "export"]
+    assert all(command[2] == str(tmp_path / "my [b]work") for command in commands)
 
 
 def test_answers_and_links_are_tables(screen: Console) -> None:

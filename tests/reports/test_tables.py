@@ -96,6 +96,17 @@ def test_tables_are_written_and_read(table: ResultTable, tmp_path: Path) -> None
     assert (tmp_path / "new" / "g.md").read_text("utf-8") == tables_markdown([table, other])
 
 
+def test_a_page_that_prixlm_did_not_write_is_not_overwritten(
+    table: ResultTable, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.md").write_text("# Mine")
+    with pytest.raises(PrixError, match=r"notes\.md was not written by prixlm"):
+        write_tables(tmp_path, "notes", [table])
+    assert (tmp_path / "notes.md").read_text() == "# Mine"
+    for _ in range(2):
+        write_tables(tmp_path, "ours", [table])
+
+
 def test_a_file_of_version_0_1_is_read(tmp_path: Path) -> None:
     """It has a title in one piece, and may lack what came later."""
     path = tmp_path / "bli.json"

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,16 @@ def run_processes(
         if process.is_alive():
             process.kill()
     return [process.exitcode for process in processes]
+
+
+def two_processes() -> list[dict[str, str]]:
+    """The environments that `torchrun` gives to two processes on one machine's CPUs."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    shared |= {"LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
+    return [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
 
 
 def _with_environment(environment: dict[str, str], target: Callable[..., None], *args: Any) -> None:

@@ -4,8 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
 from prixlm import KB, PrixError
+from prixlm.lm.encoding import Batch
 from prixlm.lm.model import PrixLM
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps
 from prixlm.training.estimate import estimate_pretrain
@@ -42,3 +44,29 @@ def test_a_language_that_the_kb_lacks_is_refused(shared_toy: KB, tiny: PretrainC
     config = dataclasses.replace(tiny, supply=SupplyConfig(langs=("sw",)))
     with pytest.raises(PrixError, match="has no sw; it has"):
         estimate_pretrain(shared_toy, config)
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("bf16", True), ("no", False)])
+def test_a_dry_run_measures_in_the_precision_of_the_run(
+    precision: str,
+    expected: bool,
+    shared_toy: KB,
+    tiny: PretrainConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    real = PrixLM.loss
+
+    def loss(self: PrixLM, batch: Batch) -> torch.Tensor:
+        """Some virtual machines report bf16 and crash when they use it: compute in float32."""
+        device = self.backbone.device.type
+        found.append(torch.is_autocast_enabled(device))
+        assert torch.get_autocast_dtype(device) == torch.bfloat16
+        with torch.autocast(device, enabled=False):
+            return real(self, batch)
+
+    monkeypatch.setattr("prixlm.training.loop._cpu_has_bf16", lambda: True)
+    monkeypatch.setattr(PrixLM, "loss", loss)
+    training = dataclasses.replace(tiny.training, precision=precision)
+    estimate_pretrain(shared_toy, dataclasses.replace(tiny, training=training))
+    assert len(found) > 1 and set(found) == {expected}

@@ -5,20 +5,23 @@ import itertools
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch.optim import AdamW
 
 from prixlm import KB, PrixError, SplitConfig, split_kb
 from prixlm.errors import Stopped
 from prixlm.lm.compact import make_compact
 from prixlm.lm.model import PrixLM
 from prixlm.reports.plots import read_metrics
-from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps
-from prixlm.training.loop import TrainingConfig, choose_precision, learning_rate
+from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, drop_checkpoints
+from prixlm.training.loop import Step, TrainingConfig, choose_precision, learning_rate, train
 from prixlm.training.pretrain import PretrainConfig, PretrainTask, pretrain
-from tests.training.helpers import TINY, losses, run_processes, same_weights
+from tests.training.helpers import TINY, losses, run_processes, same_weights, two_processes
 
 
 def train_and_signal(kb: str, run: str, config: PretrainConfig, step: int, kind: int) -> None:
@@ -55,6 +58,66 @@ def test_a_killed_run_resumes_as_if_it_had_not_been(
     model = pretrain(shared_toy, run, tiny)
     assert losses(run) == losses(tiny_run)
     assert same_weights(model, PrixLM.load(tiny_run))
+
+
+def test_training_has_weights_and_moments_in_memory_of_its_own(
+    shared_toy: KB, tiny: PretrainConfig, tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights mapped from a file lie at any address, another one in a resumed run."""
+    drop_checkpoints(tiny_copy, {0, 2})
+    addresses = []
+    real = AdamW.step
+
+    def step(self: AdamW) -> None:
+        moments = [state["exp_avg"] for state in self.state.values()]
+        tensors = [*self.param_groups[0]["params"], *moments]
+        addresses.append({tensor.data_ptr() % 64 for tensor in tensors})
+        real(self)
+
+    monkeypatch.setattr(AdamW, "step", step)
+    pretrain(shared_toy, tiny_copy, tiny)
+    assert len(addresses) > 10 and all(found == {0} for found in addresses)
+
+
+class OneLayer:
+    """A task whose weights each process has drawn on its own."""
+
+    num_steps, fingerprint = 3, {"task": "one layer"}
+
+    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
+        for _ in range(first, self.num_steps):
+            yield Step([torch.ones(2, 4) * rank], 2.0, 2)
+
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = model(batch).square().sum()
+        return value
+
+    def validate(self, model: torch.nn.Module) -> dict[str, float]:
+        return {}
+
+    def save(self, model: torch.nn.Module, folder: Path) -> None:
+        save_file(model.state_dict(), folder / "model.safetensors")
+
+
+def train_one_layer(run: str) -> None:
+    rank = int(os.environ["RANK"])
+    torch.manual_seed(rank)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3).eval())
+    model[1].running_mean.fill_(rank)
+    train(model, OneLayer(), TrainingConfig(), Path(run))
+    save_file(model.state_dict(), f"{run}-{rank}.safetensors")
+    os._exit(0)  # without gloo's threads, which would wait for each other
+
+
+def test_all_processes_start_with_the_weights_of_the_first(tmp_path: Path) -> None:
+    environments = two_processes()
+    run = tmp_path / "run"
+    assert run_processes(train_one_layer, str(run), environments=environments) == [0, 0]
+    first, second = (load_file(f"{run}-{rank}.safetensors") for rank in (0, 1))
+    assert torch.equal(first["0.weight"], second["0.weight"])
+    torch.manual_seed(0)
+    start = load_file(checkpoint_folder(run, 0) / "model.safetensors")
+    assert torch.equal(start["0.weight"], torch.nn.Linear(4, 3).weight)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])

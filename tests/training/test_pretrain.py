@@ -2,23 +2,25 @@
 
 import dataclasses
 import os
-import socket
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from prixlm import KB, PrixError, import_kb
 from prixlm.config import read_config, to_toml
 from prixlm.lm.compact import make_compact
 from prixlm.lm.model import PrixLM
-from prixlm.training.checkpoints import checkpoint_folder
+from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, drop_checkpoints
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.pretrain import PretrainConfig, PretrainTask, pretrain
 from prixlm.training.sampler import SupplyConfig
 from tests.lm.helpers import all_facts, batch_encoder
-from tests.training.helpers import TINY, losses, run_processes, same_weights
+from tests.training.helpers import TINY, losses, run_processes, same_weights, two_processes
 
 
 @pytest.mark.parametrize("trim", [False, True])
@@ -67,16 +69,15 @@ def train_as_one_of_two(kb: str, run: str, config: PretrainConfig) -> None:
     os._exit(0)  # without gloo's threads, which would wait for each other
 
 
-def launch_two(kb: KB, run: Path, config: PretrainConfig) -> None:
+def launch_two(
+    kb: KB,
+    run: Path,
+    config: PretrainConfig,
+    target: Callable[[str, str, PretrainConfig], None] = train_as_one_of_two,
+) -> None:
     """Train in two processes with the environment that `torchrun` gives to each."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    shared |= {"LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
-    environments = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
     args = (str(kb.folder), str(run), config)
-    assert run_processes(train_as_one_of_two, *args, environments=environments) == [0, 0]
+    assert run_processes(target, *args, environments=two_processes()) == [0, 0]
 
 
 def test_two_processes_with_half_the_batch_give_the_losses_of_one(
@@ -98,7 +99,101 @@ def test_two_processes_share_one_compact_tokenizer(shared_toy: KB, tmp_path: Pat
     launch_two(shared_toy, tmp_path / "two", dataclasses.replace(TINY, epochs=2))
     lineage = PrixLM.load(tmp_path / "two").settings.lineage
     assert lineage.variant == "All" and lineage.base == "compact"
-    assert not (tmp_path / "two" / "checkpoints" / "start").exists()
+    assert not list((tmp_path / "two" / "checkpoints").glob("start*"))
+
+
+def test_a_run_that_is_killed_before_its_first_checkpoint_keeps_its_tokenizer(
+    shared_toy: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training the tokenizer again would give other pieces."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prixlm.training.pretrain.train", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(shared_toy, tmp_path / "run", TINY)
+    [start] = (tmp_path / "run" / "checkpoints").glob("start-*")
+    pieces = (start / "tokenizer.json").read_bytes()
+    pretrain(shared_toy, tmp_path / "run", TINY)
+    assert (tmp_path / "run" / "tokenizer.json").read_bytes() == pieces
+    # With another size it is another model, which does not start from there.
+    other = dataclasses.replace(
+        TINY, compact=dataclasses.replace(TINY.compact, layers=TINY.compact.layers + 1)
+    )
+    pretrain(shared_toy, tmp_path / "other", other)
+    assert not list((tmp_path / "other" / "checkpoints").glob("start*"))
+
+
+def test_two_processes_start_with_the_same_random_head(
+    bases: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    """A base without a prediction head: its start depends on the seed and on nothing else."""
+    base = shutil.copytree(bases["xlmr"], tmp_path / "base")
+    AutoModel.from_pretrained(base).save_pretrained(base)
+    config = dataclasses.replace(TINY, base=str(base), epochs=2)
+    launch_two(shared_toy, tmp_path / "two", config, train_and_keep_every_rank)
+    for step in (0, config.epochs):  # the first and the last weights of each process
+        ranks = [load_file(tmp_path / f"two-rank-{rank}-{step}.safetensors") for rank in (0, 1)]
+        assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
+    pretrain(shared_toy, tmp_path / "one", config)
+    starts = [checkpoint_folder(tmp_path / run, 0) / "model.safetensors" for run in ("one", "two")]
+    assert starts[0].read_bytes() == starts[1].read_bytes()
+
+
+def train_and_keep_every_rank(kb: str, run: str, config: PretrainConfig) -> None:
+    """Write the weights of each process before and after training, beside the run."""
+    rank = os.environ["RANK"]
+    torch.manual_seed(int(rank))  # processes of one fork server would begin alike
+
+    def keep(model: PrixLM, step: int) -> None:
+        weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+        save_file(weights, f"{run}-rank-{rank}-{step}.safetensors")
+
+    real = PretrainTask.validate
+
+    def validate(task: PretrainTask, model: PrixLM) -> dict[str, float]:
+        if not Path(f"{run}-rank-{rank}-0.safetensors").exists():
+            keep(model, 0)
+        return real(task, model)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PretrainTask, "validate", validate)
+        keep(pretrain(KB(kb), run, config), config.epochs)
+    os._exit(0)  # without gloo's threads, which would wait for each other
+
+
+def test_a_run_resumes_with_a_lower_token_budget(
+    shared_toy: KB, tiny: PretrainConfig, tmp_path: Path
+) -> None:
+    """Without dropout, whose masks depend on the passes, only the order of sums differs."""
+    compact = dataclasses.replace(TINY.compact, dropout=0.0)
+    make_compact(shared_toy, compact).save(tmp_path / "base")
+    config = dataclasses.replace(tiny, base=str(tmp_path / "base"))
+    pretrain(shared_toy, tmp_path / "whole", config)
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    drop_checkpoints(tmp_path / "run", {2})
+    lower = dataclasses.replace(config, token_budget=96)
+    assert checkpoint_steps(tmp_path / "run") == [2]
+    pretrain(shared_toy, tmp_path / "run", lower)
+    whole, resumed = losses(tmp_path / "whole"), losses(tmp_path / "run")
+    assert whole.keys() == resumed.keys() and len(whole) > 10
+    assert [resumed[step] for step in whole] == pytest.approx(list(whole.values()), abs=1e-4)
+    assert resumed != whole, "the passes were cut in another way"
+
+
+def test_a_run_resumes_with_another_path_to_the_same_base(
+    shared_toy: KB, tiny: PretrainConfig, tiny_run: Path, tiny_copy: Path, tmp_path: Path
+) -> None:
+    moved = shutil.copytree(tiny.base, tmp_path / "moved")
+    drop_checkpoints(tiny_copy, {0})
+    pretrain(shared_toy, tiny_copy, dataclasses.replace(tiny, base=str(moved)))
+    assert losses(tiny_copy) == losses(tiny_run)
+    weights = load_file(moved / "model.safetensors")
+    save_file({name: 2 * value for name, value in weights.items()}, moved / "model.safetensors")
+    with pytest.raises(PrixError, match=r"another run \(different base\)"):
+        pretrain(shared_toy, tiny_copy, dataclasses.replace(tiny, base=str(moved)))
 
 
 def test_single_is_one_language_without_links(shared_toy: KB, tiny: PretrainConfig) -> None:
@@ -146,6 +241,11 @@ def test_a_folder_of_other_files_is_left_alone(shared_toy: KB, tmp_path: Path) -
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     with pytest.raises(PrixError, match="is not a run of `prixlm pretrain`"):
         pretrain(shared_toy, tmp_path / "mine", TINY)
+    # A graph embedding has checkpoints too; a finished one may have none of them left.
+    (tmp_path / "graph" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "graph" / "graph.json").write_text("{}")
+    with pytest.raises(PrixError, match="found a graph embedding, expected a model folder"):
+        pretrain(shared_toy, tmp_path / "graph", TINY)
     with pytest.raises(PrixError, match="is a file"):
         pretrain(shared_toy, tmp_path / "mine" / "thesis.txt", TINY)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
@@ -188,5 +288,16 @@ def test_a_config_comes_back_from_its_toml(tmp_path: Path) -> None:
 def test_settings_that_do_not_affect_what_is_learnt_are_not_in_the_fingerprint() -> None:
     other = dataclasses.replace(TINY.training, save_every=7, log_every=3, checkpoints=(1.0,))
     assert dataclasses.replace(TINY, training=other).fingerprint() == TINY.fingerprint()
+    assert dataclasses.replace(TINY, token_budget=64).fingerprint() == TINY.fingerprint()
     other = dataclasses.replace(TINY.training, lr=1.0)
     assert dataclasses.replace(TINY, training=other).fingerprint() != TINY.fingerprint()
+
+
+def test_the_texts_to_keep_count_and_not_the_path_of_their_file(tmp_path: Path) -> None:
+    texts = {"one": "Suomi\n", "same": "Suomi\n", "other": "Ranska\n"}
+    prints = {}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, "utf-8")
+        config = PretrainConfig(trim=True, keep=str(tmp_path / name))
+        prints[name] = config.fingerprint()
+    assert prints["one"] == prints["same"] != prints["other"]

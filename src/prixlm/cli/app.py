@@ -19,6 +19,7 @@ from prixlm.cli import ask, demo, enrich, kb, train
 from prixlm.cli.evaluate import evaluate_app
 from prixlm.cli.reproduce import reproduce_app
 from prixlm.errors import PrixError, Stopped, missing_extra
+from prixlm.threads import share_cores
 
 # The order is that of `prixlm --help`.
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -73,6 +74,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # Names come in any script; a terminal that lacks a character gets a `?`.
             stream.reconfigure(errors="replace")
+    share_cores(os.environ)  # before a command imports torch
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, _stop)
     try:

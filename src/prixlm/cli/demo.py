@@ -1,4 +1,4 @@
-"""The command `demo`: the main job on the embedded world KB, from import to a report."""
+"""The command `demo`: facts and names of the embedded world KB, hidden and found again."""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prixlm.cli.options import Json
-from prixlm.cli.terminal import console, print_json, progress_bar
+from prixlm.cli.terminal import console, print_json, print_note, progress_bar
 
 if TYPE_CHECKING:
     from prixlm.demo import Demo
@@ -16,7 +16,7 @@ _To = Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write."
 
 
 def demo(to: _To = Path("demo"), as_json: Json = False) -> None:
-    """Run the main job on the embedded world KB, from import to a report.
+    """Hide facts and names of the embedded world KB, and find them again.
 
     It takes a few minutes on two cores. An interrupted demo resumes when the same command is run
     again.
@@ -26,48 +26,55 @@ def demo(to: _To = Path("demo"), as_json: Json = False) -> None:
     from prixlm.demo import run_demo
 
     with progress_bar() as progress:
-        result = run_demo(to, progress)
+        result = run_demo(to, progress, announce=print_note)
     if as_json:
-        _print_json(to, result)
+        _print_json(result)
     else:
-        _print(to, result)
+        _print(result)
 
 
-def _print(to: Path, result: "Demo") -> None:
-    """Print each step's result, in the order of the steps."""
-    from prixlm.demo import LANGUAGES
-    from prixlm.reports import console as reports
-
+def _print(result: "Demo") -> None:
+    """Print the results in plain lines, and the page to open last."""
+    kb = result.kb
+    lines = [
+        f"The world KB: {kb.num_triples():,} facts in {len(kb.languages)} languages.",
+        "",
+        "Facts that were hidden, and came back:",
+    ]
+    for one in result.facts:
+        lines += [f"  {one.sentence}", *_for_example(one.examples)]
+    lines += ["", "Names across scripts:"]
+    for found in result.names:
+        lines += [f"  {found.sentence}", *_for_example(found.examples)]
+    lines += [
+        "",
+        f"Took {sum(result.timings.values()):.0f} s. Open the page:",
+        result.report.resolve().as_uri(),
+    ]
     screen = console()
-    reports.print_kb(screen, result.kb)
-    reports.print_account(screen, result.kb)
-    reports.print_facts(screen, result.kb, list(LANGUAGES))
-    reports.print_run(screen, to / "model", result.model.settings.lineage.facts_by_language)
-    reports.print_asked(screen, "Held-out facts, completed", result.facts)
-    reports.print_asked(screen, "English names, translated (trained links)", result.names)
-    for mention, answers, entities in result.linked:
-        reports.print_linked(screen, mention, answers, entities)
-    reports.print_proposals(screen, to / "proposals", result.manifest, most=3)
-    reports.print_tables(screen, result.tables)
-    seconds = sum(result.timings.values())
-    screen.print(f"Took {seconds:.0f} s. The report: {result.report}", markup=False, soft_wrap=True)
+    for line in lines:
+        # Names from a KB are untrusted text.
+        text = "".join(letter if letter.isprintable() else " " for letter in line)
+        screen.print(text, markup=False, soft_wrap=True)
 
 
-def _print_json(to: Path, result: "Demo") -> None:
+def _for_example(examples: list[str]) -> list[str]:
+    return [f"    for example {'; '.join(examples)}"] if examples else []
+
+
+def _print_json(result: "Demo") -> None:
     """Print everything for machines."""
-    from prixlm.reports.plots import read_metrics
     from prixlm.reports.tables import tables_to_json
 
     print_json(
         {
             "kb": str(result.kb.folder),
-            "trained": result.model.settings.lineage.as_dict(),
-            "metrics": read_metrics(to / "model"),
-            "facts": [dataclasses.asdict(asked) | {"rank": asked.rank} for asked in result.facts],
-            "names": [dataclasses.asdict(asked) | {"rank": asked.rank} for asked in result.names],
+            "facts": [dataclasses.asdict(one) | {"text": one.sentence} for one in result.facts],
+            "names": [dataclasses.asdict(one) | {"text": one.sentence} for one in result.names],
             "proposals": result.manifest,
             "tables": tables_to_json(result.tables),
             "timings": result.timings,
             "report": str(result.report),
+            "page": result.report.resolve().as_uri(),
         }
     )

@@ -6,13 +6,16 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from prixlm.cli.options import (
+    DryRun,
     GraphOption,
+    ImportFormat,
     Json,
+    Langs,
     MinConfidence,
     ModelOption,
     Overwrite,
@@ -22,9 +25,24 @@ from prixlm.cli.options import (
 from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
 
-_Split = Annotated[
-    Path,
-    typer.Argument(metavar="KB", help="A split: the confidence is fitted on its valid facts."),
+_Sources = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="SOURCE...", help="Dumps, a KB folder, or a split."),
+]
+_Effort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="quick|standard|thorough",
+        help="quick trains nothing; standard trains within --minutes; thorough takes --base. "
+        "Default: standard, or quick with --model or --graph.",
+    ),
+]
+_Minutes = Annotated[
+    float | None, typer.Option(metavar="N", help="Time limit of standard. [default: 60]")
+]
+_Base = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Base model of thorough. [default: xlm-roberta-base]"),
 ]
 _Encoder = Annotated[
     Path | None,
@@ -38,43 +56,53 @@ _Usual = Annotated[
 
 
 def enrich(
-    kb: _Split,
-    into: Annotated[str, typer.Option(metavar="CODES", help="Languages to enrich.")],
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder of proposals to make.")],
+    sources: _Sources = None,
+    into: Annotated[str, typer.Option(metavar="CODES", help="Languages to enrich.")] = "",
+    to: Annotated[Path | None, typer.Option(metavar="WORK", help="The folder to work in.")] = None,
+    effort: _Effort = None,
+    minutes: _Minutes = None,
+    base: _Base = None,
+    format: ImportFormat = None,
+    langs: Langs = None,
     model: ModelOption = None,
     graph: GraphOption = None,
+    encoder: _Encoder = None,
     min_confidence: MinConfidence = 0.5,
     relations: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Only these relations, by name or key.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Keep the N most confident proposals.")
+        int | None, typer.Option(metavar="N", help="Keep the N most confident facts.")
     ] = None,
     usual: _Usual = 0.5,
     labels: Annotated[
-        bool, typer.Option("--labels", help="Also propose names for entities without one.")
-    ] = False,
-    encoder: _Encoder = None,
+        bool, typer.Option("--labels/--no-labels", help="Propose names for entities without one.")
+    ] = True,
     pivot: Annotated[
         str, typer.Option(metavar="CODE", help="Language that links are proposed into.")
     ] = "en",
+    dry_run: DryRun = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Propose facts that a KB lacks in some languages, with confidence and origin.
+    """Propose what a KB lacks in some languages: facts, names and links.
 
-    An interrupted run resumes when the same command is run again.
+    Each with a confidence and its origin. An interrupted run resumes when the same command is run
+    again.
 
-    Example: [b]prixlm enrich split --model model --into et,te --to proposals[/b]
+    Example: [b]prixlm enrich dump.json.gz --into et,te --to work[/b]
+
+    Example: [b]prixlm enrich --format world --into et --to work --effort quick[/b]
     """
     from prixlm.enrichment.gaps import GapConfig
+    from prixlm.enrichment.job import Given, JobConfig
     from prixlm.enrichment.run import EnrichConfig
-    from prixlm.enrichment.run import enrich as run
-    from prixlm.kb.store import KB
-    from prixlm.reports.console import print_proposals
 
-    config = EnrichConfig(
-        into=parse_codes(into),
+    if not into:
+        raise PrixError("--into is missing: name the languages to enrich, such as --into et,te.")
+    codes = parse_codes(into)
+    proposals = EnrichConfig(
+        into=codes,
         min_confidence=min_confidence,
         relations=None if relations is None else tuple(r.strip() for r in relations.split(",")),
         limit=limit,
@@ -82,21 +110,61 @@ def enrich(
         pivot=pivot,
         missing=GapConfig(usual=usual),
     )
+    config = JobConfig(
+        into=codes,
+        effort=effort or ("quick" if model or graph else "standard"),
+        minutes=minutes,
+        base=base,
+        format=format,
+        langs=None if langs is None else "all" if langs == "all" else parse_codes(langs),
+        enrich=proposals,
+    )
+    given = Given(model=model, graph=graph, encoder=encoder)
+    if dry_run:
+        _print_costs(sources or [], config, given, as_json)
+    elif to is None:
+        raise PrixError("--to is missing: name the folder to work in.")
+    else:
+        _run_job(sources or [], to, config, given, overwrite, as_json)
+
+
+def _run_job(
+    sources: list[Path], to: Path, config: Any, given: Any, overwrite: bool, as_json: bool
+) -> None:
+    """Run the job and print what was found, how far it can be believed, and what comes next."""
+    from prixlm.enrichment.job import export_format, run_job
+    from prixlm.reports.console import print_next_steps, print_proposals
+
+    screen = console()
     with progress_bar() as progress:
-        manifest = run(
-            KB(kb),
+
+        def announce(line: str) -> None:
+            if not as_json:
+                screen.print(line, markup=False, soft_wrap=True)
+
+        manifest = run_job(
+            sources,
             to,
             config,
-            model=model,
-            graph=graph,
-            encoder=encoder,
+            given=given,
             overwrite=overwrite,
+            announce=announce,
             progress=progress,
         )
     if as_json:
         print_json(manifest)
-    else:
-        print_proposals(console(), to, manifest)
+        return
+    print_proposals(screen, to / "proposals", manifest)
+    print_next_steps(screen, to, export_format(to))
+
+
+def _print_costs(sources: list[Path], config: Any, given: Any, as_json: bool) -> None:
+    """Print the steps of a job with their time, memory and disk; nothing is written."""
+    from prixlm.enrichment.job import estimate_job
+
+    with progress_bar() as progress:
+        estimate = estimate_job(sources, config, given, progress)
+    print_result(estimate.as_dict(), estimate.as_text(), as_json)
 
 
 def review(
@@ -120,8 +188,10 @@ def review(
     """
     from dataclasses import asdict
 
+    from prixlm.enrichment.proposals import find_proposals
     from prixlm.enrichment.review import read_review, write_review
 
+    folder = find_proposals(folder)
     if to is not None and marks is None:
         num_rows = write_review(folder, to, most)
         text = f"{num_rows:,} proposals: fill the column `mark` of {to} with accept or reject."
@@ -161,6 +231,7 @@ def export(
     """
     from prixlm.enrichment.export import ExportConfig
     from prixlm.enrichment.export import export as export_to_file
+    from prixlm.enrichment.proposals import find_proposals
 
     config = ExportConfig(
         format=format,
@@ -171,7 +242,7 @@ def export(
         reference=reference,
         lang=lang,
     )
-    counts = export_to_file(folder, to, config)
+    counts = export_to_file(find_proposals(folder), to, config)
     left_out = [f"{count:,} {why}" for why, count in counts.items() if why != "written" and count]
     others = f" ({', '.join(left_out)})" if left_out else ""
     print_result(counts, f"{counts['written']:,} facts in {to}{others}.", as_json)
@@ -179,8 +250,13 @@ def export(
 
 def report(
     folder: ProposalsArgument,
-    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="The KB that was enriched.")],
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the page is written.")],
+    kb: Annotated[
+        Path | None,
+        typer.Option(
+            "--kb", metavar="KB", help="The KB that was enriched, if not in a work folder."
+        ),
+    ] = None,
     model: ModelOption = None,
     graph: GraphOption = None,
     tried: Annotated[
@@ -200,23 +276,28 @@ def report(
 ) -> None:
     """Write the report of an enrichment: one HTML page that needs no network.
 
-    Example: [b]prixlm report proposals --kb split --model model --to report --try 500[/b]
+    Example: [b]prixlm report work --to page --title "Estonian, enriched"[/b]
     """
-    from prixlm.enrichment.proposals import read_manifest, read_timings
+    from prixlm.enrichment.job import work_kb
+    from prixlm.enrichment.proposals import find_proposals, read_manifest, read_timings
     from prixlm.enrichment.report import Report, write_report
+    from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
     from prixlm.evaluation.link_prediction import read_result_tables
-    from prixlm.evaluation.proposals import reliability_curves, trial_tables, try_enrichment
+    from prixlm.evaluation.proposals import try_enrichment
     from prixlm.kb.store import KB
 
     if tried < 0:
         raise PrixError(f"--try {tried}: expected 0 or more.")
-    manifest, source = read_manifest(folder), KB(kb)
-    if manifest["kb"] != source.fingerprint():
-        raise PrixError(f"{folder} has proposals for another KB than {kb}.")
+    source = work_kb(folder) if kb is None else KB(kb)
+    folder = find_proposals(folder)
+    manifest = read_manifest(folder)
+    # The KB that was asked or, to try the confidence, the split that it was fitted on.
+    if source.fingerprint() not in (manifest["kb"], manifest.get("fitted_on_kb")):
+        raise PrixError(f"{folder} has proposals for another KB than {source.folder}.")
     langs = manifest["config"]["into"]
     loss = None if model is None else model / "loss.png"
     read = [table for path in tables or [] for table in read_result_tables(path)]
-    trials = []
+    trials = [Trial.from_dict(values) for values in manifest.get("trials", ())]
     if tried:
         with progress_bar() as progress:
             trials = try_enrichment(source, langs, model, graph, most=tried, progress=progress)

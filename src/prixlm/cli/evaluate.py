@@ -240,7 +240,8 @@ def evaluate_enrich(
 
     Example: [b]prixlm evaluate enrich --kb split --model model --langs et,te[/b]
     """
-    from prixlm.evaluation.proposals import trial_tables, try_enrichment, write_trials
+    from prixlm.enrichment.trial import trial_tables
+    from prixlm.evaluation.proposals import try_enrichment, write_trials
     from prixlm.kb.store import KB
 
     with progress_bar() as progress:
@@ -252,17 +253,19 @@ def evaluate_enrich(
 
 
 def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_json: bool) -> None:
-    """Write result tables to a folder, if one is given, and print them."""
+    """Print result tables, and write them to a folder if one is given."""
     from prixlm.reports.console import print_tables
     from prixlm.reports.tables import tables_to_json, write_tables
 
-    if to is not None:
-        write_tables(to, name, tables)
+    # Printed first: a folder that cannot be written must not lose what took hours.
     if as_json:
         print_json(tables_to_json(tables))
-        return
-    print_tables(console(), tables)
-    print_folder(to)
+    else:
+        print_tables(console(), tables)
+    if to is not None:
+        write_tables(to, name, tables)
+    if not as_json:
+        print_folder(to)
 
 
 def print_folder(to: Path | None) -> None:

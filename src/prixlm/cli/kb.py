@@ -8,21 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from prixlm.cli.options import DryRun, Json, KBArgument, Langs, Memory, Overwrite, parse_codes
+from prixlm.cli.options import (
+    DryRun,
+    ImportFormat,
+    Json,
+    KBArgument,
+    Langs,
+    Memory,
+    Overwrite,
+    parse_codes,
+)
 from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
 
-_Format = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="wikidata, dbpedia, rdf, table, benchmark, authors or world; "
-        "recognised from the files if not given.",
-    ),
-]
 _Licence = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="Licence of the data, if the format has no default."),
+    typer.Option(metavar="TEXT", help="Licence of the data, instead of the format's default."),
 ]
 
 
@@ -33,13 +34,19 @@ def import_(
     to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The KB folder to make.")
     ] = None,
-    format: _Format = None,
+    format: ImportFormat = None,
     langs: Langs = None,
     max_triples: Annotated[
         int | None, typer.Option(metavar="N", help="Keep a random sample of N triples.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
     licence: _Licence = None,
+    max_name: Annotated[
+        int, typer.Option(metavar="N", help="Reject names and keys of more than N characters.")
+    ] = 2000,
+    max_line: Annotated[
+        int, typer.Option(metavar="N", help="Reject lines and statements of more than N MiB.")
+    ] = 16,
     strict: Annotated[bool, typer.Option(help="Stop at the first malformed row.")] = False,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
@@ -60,7 +67,14 @@ def import_(
 
     chosen: Any = langs if langs in (None, "all") else parse_codes(langs)
     if dry_run:
-        plan = plan_import(sources or [], format=format, langs=chosen, max_triples=max_triples)
+        plan = plan_import(
+            sources or [],
+            format=format,
+            langs=chosen,
+            max_triples=max_triples,
+            max_name=max_name,
+            max_line=max_line,
+        )
         estimate = estimate_import(plan)
         print_result(estimate.as_dict(), estimate.as_text(), as_json)
         return
@@ -75,6 +89,8 @@ def import_(
             max_triples=max_triples,
             seed=seed,
             licence=licence,
+            max_name=max_name,
+            max_line=max_line,
             overwrite=overwrite,
             strict=strict,
             memory=memory,
@@ -107,6 +123,10 @@ def split(
     by_concept: Annotated[
         bool, typer.Option(help="Hold out a fact in every language at once.")
     ] = False,
+    everywhere: Annotated[
+        float,
+        typer.Option(help="Of the held-out facts, hold out this share in every language."),
+    ] = 0.0,
     hide_links: Annotated[
         float | None,
         typer.Option(help="Instead withhold the links of this share of the linked concepts."),
@@ -132,6 +152,7 @@ def split(
         valid=valid,
         unseen=unseen,
         by_concept=by_concept,
+        everywhere=everywhere,
         hide_links=hide_links,
         links=unseen_links,  # type: ignore[arg-type]  # the config refuses any other word
         langs=None if langs in (None, "all") else parse_codes(langs),

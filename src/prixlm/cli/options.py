@@ -17,6 +17,14 @@ Langs = Annotated[
     str | None,
     typer.Option(metavar="CODES", help="Languages, such as [i]en,fi,zh[/i], or [i]all[/i]."),
 ]
+ImportFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="wikidata, dbpedia, rdf, table, benchmark, authors or world; "
+        "recognised from the files if not given.",
+    ),
+]
 Memory = Annotated[
     str, typer.Option(metavar="SIZE", help="Memory limit of the joins; they spill to disk.")
 ]

@@ -28,6 +28,7 @@ from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import build_tokens, encode_names
+from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
 from prixlm.types import Answer, Array, Progress, Query
 
 _BATCH = 16
@@ -100,6 +101,8 @@ class Completer:
                 f"{', '.join(self.model.settings.languages)}, the KB has "
                 f"{', '.join(self.kb.languages)}. Use a model that was trained on this KB."
             )
+        warn_of_another_kb(self.model, self.kb)
+        self._has_warned = False  # of subjects that a trimmed model reads unlike its base
         self.cache = build_tokens(self.kb, self.model.encoder.tokenizer, progress)
         self.relation_names = lru_cache(maxsize=64)(self.kb.relation_names)
         self._relation_ids = lru_cache(maxsize=64)(self._read_relation_ids)
@@ -157,7 +160,13 @@ class Completer:
     def answer(
         self, queries: Sequence[Query], config: SearchConfig, candidates: Array | None = None
     ) -> list[list[Answer] | PrixError]:
-        """Return the answers to many queries; the error of each query that cannot be asked."""
+        """Return the answers to many queries; the error of each query that cannot be asked.
+
+        Warns once of subjects that a trimmed model reads in other pieces than its base.
+        """
+        if not self._has_warned:
+            subjects = [query.subject for query in queries]
+            self._has_warned = warn_of_reading(self.model, subjects, "names asked")
         # Queries are grouped by the language of their candidates, since a search walks one trie,
         # and cut into batches. A query that fails has its error instead of answers.
         results: list[list[Answer] | PrixError] = [[] for _ in queries]

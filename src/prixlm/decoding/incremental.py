@@ -178,7 +178,11 @@ class Stepper:
         queries = queries * size**-0.5
         # The prefix: one batched product per query, since its tokens share the prefix's keys.
         wide = self._split_heads(by_query.spread(queries))  # (B, h, C, D)
-        logits = wide @ self.prefix_keys[layer].transpose(2, 3) + self.prefix_mask  # (B, h, C, P)
+        prefix_keys, prefix_values, mask = (
+            by_query.chosen(part)
+            for part in (self.prefix_keys[layer], self.prefix_values[layer], self.prefix_mask)
+        )
+        logits = wide @ prefix_keys.transpose(2, 3) + mask  # (B, h, C, P)
         on_prefix = by_query.pick(logits.transpose(1, 2)).view(len(queries), heads, -1)  # (M, h, P)
         # The path: each token has its own few entries. Elementwise products and a sum are faster
         # than a batched product of matrices this small.
@@ -192,7 +196,7 @@ class Stepper:
         prefix_weights, path_weights = torch.split(weights, sizes, dim=-1)
         spread = by_query.spread(prefix_weights.reshape(len(queries), -1))
         spread = spread.view(*spread.shape[:2], heads, -1).transpose(1, 2)  # (B, h, C, P)
-        from_prefix = by_query.pick((spread @ self.prefix_values[layer]).transpose(1, 2))  # (M, H)
+        from_prefix = by_query.pick((spread @ prefix_values).transpose(1, 2))  # (M, H)
         path_weights = path_weights.transpose(1, 2)[..., None]  # (M, A, h, 1)
         return from_prefix + (values * path_weights).sum(1).view(len(queries), -1)
 
@@ -274,12 +278,17 @@ def _pairs_by_block(
 
 
 class _ByQuery:
-    """Lays new tokens out by query in a (B, C) rectangle, where one product serves a query."""
+    """Lays new tokens out by query in a (B, C) rectangle, where one product serves a query.
+
+    Queries without a new token are left out: most searches end before the last one of a batch.
+    """
 
     def __init__(self, query: Array, num_queries: int, device: torch.device) -> None:
         """query: (M,) of each token, in any order."""
-        counts = np.bincount(query, minlength=num_queries)
-        self.shape = (num_queries, int(counts.max(initial=1)))
+        present, query = np.unique(query, return_inverse=True)
+        self._present = _tensor(present, device) if len(present) < num_queries else None
+        counts = np.bincount(query, minlength=1)
+        self.shape = (len(counts), int(counts.max(initial=1)))
         order = np.argsort(query, kind="stable")
         column = np.empty(len(query), np.int64)  # (M,) of each token in its query's row
         column[order] = rank_in_group(query[order])
@@ -289,6 +298,10 @@ class _ByQuery:
         source = np.zeros_like(cells)  # (B * C,) the token in each cell; gaps repeat token 0
         source[cell] = np.arange(len(query))
         self.cell, self.source = _tensor(cell, device), _tensor(source, device)
+
+    def chosen(self, by_query: Tensor) -> Tensor:
+        """Return the rows of those queries that have a new token: all of B, or fewer."""
+        return by_query if self._present is None else by_query.index_select(0, self._present)
 
     def spread(self, flat: Tensor) -> Tensor:
         """(M, X) to (B, C, X); gaps repeat the first token, and nobody reads them."""

@@ -12,17 +12,21 @@ score of a node bounds all names below it. This is why `exact_search` can stop, 
 the k-th answer can be dropped without changing any answer. Entities whose names collide share a
 node and a score; they are ordered by id.
 
-Dimension letters: B queries, M beams (nodes of the trie, of all queries together).
+A caller that wants the scores of certain names beside the best ones passes them as `Given`. They
+are scored first and count as answers from the start, so that the search drops what is below the
+k-th of them; the nodes on their paths are not run again.
+
+Dimension letters: B queries, M beams (nodes of the trie, of all queries together), G given names.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from prixlm.arrays import ragged_ranges, rank_in_group
+from prixlm.arrays import pair_keys, ragged_ranges, rank_in_group
 from prixlm.decoding.trie import Trie
-from prixlm.decoding.walk import Beams, Walk, score_nodes
+from prixlm.decoding.walk import Beams, Walk
 from prixlm.lm.model import PrixLM
 from prixlm.types import Array
 
@@ -42,20 +46,42 @@ class Found:
     score: Array  # (n,) log-probabilities
     bound: float  # the best score left open: no candidate that was not looked at scores above it
     complete: bool  # whether the list is proven to be the best k
-    num_nodes: int  # nodes of the trie that went through the model
+    num_nodes: int  # nodes that the search ran through the model, without those of given names
+
+
+@dataclass(frozen=True)
+class Given:
+    """Names to score beside a search, (G,) each: candidates that their queries do not exclude."""
+
+    query: Array
+    entity: Array  # each at most once per query, and in the trie
+
+    def score_in(self, walk: Walk) -> Array:
+        """Return the score of each name: (G,)."""
+        return walk.score_names(self.query, walk.trie.nodes_of(self.entity))
 
 
 class _Answers:
     """Collects the finished names of all queries, and tracks each query's k-th best score."""
 
-    def __init__(self, num_queries: int, k: int) -> None:
+    def __init__(
+        self, num_queries: int, k: int, given: Given | None = None, scores: Array | None = None
+    ) -> None:
+        """Begin with the given names, if any. scores: (G,) of them."""
         self.num_queries, self.k = num_queries, k
         self.parts: list[tuple[Array, Array, Array]] = []  # query, entity, score
         self.num_ranked = 0  # parts that `best` includes
         self.best = np.zeros((num_queries, 0))  # (B, up to k) scores, falling; -inf where fewer
+        self.given = np.zeros(0, np.int64)  # sorted (query, entity) keys
+        if given is not None and scores is not None:
+            self.add(given.query, given.entity, scores)
+            self.given = np.sort(pair_keys(given.query, given.entity))
 
     def add(self, query: Array, entity: Array, score: Array) -> None:
-        """Add finished names."""
+        """Add finished names; given ones are there already."""
+        if len(self.given):
+            is_new = np.flatnonzero(~np.isin(pair_keys(query, entity), self.given))
+            query, entity, score = query[is_new], entity[is_new], score[is_new]
         if len(query):
             self.parts.append((query, entity, score))
 
@@ -110,31 +136,43 @@ def beam_search(
 
     exclude: for each query, entities that are not answers; they take up no room in the beam.
     """
+    nothing = Given(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return beam_search_beside(model, trie, prefixes, nothing, k, beam=beam, exclude=exclude)[0]
+
+
+def beam_search_beside(
+    model: PrixLM,
+    trie: Trie,
+    prefixes: list[list[int]],
+    given: Given,
+    k: int = 10,
+    *,
+    beam: int = 50,
+    exclude: Sequence[Array] | None = None,
+) -> tuple[list[Found], Array]:
+    """Return the answers of `beam_search` or better given names, and all given scores: (G,).
+
+    Every prefix, and every node that both need, goes through the model once.
+    """
     if not prefixes:
-        return []
+        return [], np.zeros(0)
     walk = Walk(model, trie, prefixes, exclude)
-    results = _where_beams_are_exact(walk, k, beam)
-    open_queries = [index for index, found in enumerate(results) if found is None]
-    num_tried = walk.num_nodes.copy()
-    if open_queries and num_tried.any():  # start again, without the queries that are done
-        rest = None if exclude is None else [exclude[index] for index in open_queries]
-        walk = Walk(model, trie, [prefixes[index] for index in open_queries], rest)
-    by_level = iter(_by_levels(walk, k, beam) if open_queries else [])
-    return [
-        found if found is not None else _add_nodes(next(by_level), int(tried))
-        for found, tried in zip(results, num_tried, strict=True)
-    ]
+    scores = given.score_in(walk)
+    results = _where_beams_are_exact(walk, _Answers(len(prefixes), k, given, scores), beam)
+    open_queries = np.flatnonzero([found is None for found in results])
+    if len(open_queries):  # start again, without the queries that are done
+        walk.remember()
+        by_level = _by_levels(walk, _Answers(len(prefixes), k, given, scores), beam, open_queries)
+        for index in open_queries:
+            results[index] = by_level[index]
+    return [found for found in results if found is not None], scores
 
 
-def _add_nodes(found: Found, num_nodes: int) -> Found:
-    return replace(found, num_nodes=found.num_nodes + num_nodes)
-
-
-def _by_levels(walk: Walk, k: int, beam: int) -> list[Found]:
-    """Run Algorithm 1 as written, one level of the trie after another."""
-    answers = _Answers(walk.num_queries, k)
+def _by_levels(walk: Walk, answers: _Answers, beam: int, queries: Array) -> list[Found]:
+    """Run Algorithm 1 as written for some queries, one level of the trie after another."""
     best_pruned = np.full(walk.num_queries, -np.inf)
     beams = walk.roots()
+    beams = beams.take(np.flatnonzero(np.isin(beams.query, queries)))
     while len(beams):
         rank = _ranks(beams.query, beams.score)
         pruned = beams.take(np.flatnonzero(rank >= beam))
@@ -149,14 +187,13 @@ def _by_levels(walk: Walk, k: int, beam: int) -> list[Found]:
     return answers.found(best_pruned, best_pruned <= answers.kth_scores(), walk.num_nodes)
 
 
-def _where_beams_are_exact(walk: Walk, k: int, beam: int) -> list[Found | None]:
+def _where_beams_are_exact(walk: Walk, answers: _Answers, beam: int) -> list[Found | None]:
     """Return the answers of queries whose beam provably holds the best of all; None elsewhere.
 
     This is so if no level of the trie has more than `beam` nodes above the k-th answer: then none
     of them can be pruned. The exact search counts these nodes, and visits a third of the nodes that
     the beam would. It is not tried where the first token is not predictable.
     """
-    answers = _Answers(walk.num_queries, k)
     levels = _LevelCounts(walk.num_queries, walk.trie)
     max_nodes = np.where(_is_first_token_predictable(walk), 4 * beam, 0)
     bounds = _best_first(walk, answers.add, answers.kth_scores, max_nodes, levels.add)
@@ -330,8 +367,8 @@ def exact_ranks(
         exclude = [np.setdiff1d(part, [e]) for part, e in zip(exclude, entities, strict=True)]
     nodes = trie.nodes_of(np.asarray(entities, np.int64))
     assert (nodes >= 0).all(), "an entity that is not a candidate has no rank"
-    target = score_nodes(model, trie, prefixes, nodes, np.arange(len(prefixes)))  # (B,)
     walk = Walk(model, trie, prefixes, exclude)
+    target = walk.score_names(np.arange(len(prefixes)), nodes)  # (B,)
     answers = _Answers(len(prefixes), 1)
     num_better = np.zeros(len(prefixes), np.int64)
 

@@ -14,7 +14,8 @@ entry what each child and `[EOS]` would score. So a node goes through the model 
 children get their scores before anyone visits them. Where the trie has a *run* of nodes with only
 one child each, visiting the first node visits the whole run in the same pass.
 
-`score_nodes` scores given names instead, with no search at all.
+`Walk.score_names` scores given names. The searches that follow reuse the nodes on their paths.
+`score_nodes` does the same with no search at all.
 
 Dimension letters: B queries, N nodes of the trie, M beams, T visited nodes.
 """
@@ -79,6 +80,10 @@ class Walk:
         self._first_child_score = _GrowingArray(np.int64)
         self._eos_score = _GrowingArray(np.float32)  # -inf where no name ends
         self._run_entry = _GrowingArray(np.int64)  # of the only child; NO_ENTRY at a run's end
+        self._visited = _GrowingArray(np.int64)  # the (query, node) key of each entry
+        # (keys, entries), sorted by key: the nodes that `visit` finds again instead of running the
+        # model. It is renewed by `remember`, because sorting at every visit would take longer.
+        self._remembered = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def roots(self) -> Beams:
         """Return the first tokens of all candidates, for every query. They are scored once."""
@@ -100,6 +105,8 @@ class Walk:
         Sets `beams.entry` to the entry of the beam's own node, the first of its run.
         """
         rows = np.flatnonzero(beams.entry == NO_ENTRY)
+        beams.entry[rows] = self._find_remembered(pair_keys(beams.query[rows], beams.node[rows]))
+        rows = rows[beams.entry[rows] == NO_ENTRY]
         if not len(rows):
             return
         runs = _unroll_runs(self.trie, beams.node[rows])
@@ -131,6 +138,58 @@ class Walk:
         eos_score = np.full(len(node), -np.inf, np.float32)
         eos_score[name_row] = scores[len(child) :]
         self._eos_score.append(eos_score)
+        self._visited.append(pair_keys(query, node))
+
+    def remember(self) -> None:
+        """Let later visits find all nodes that were visited so far."""
+        keys = self._visited[np.arange(self._visited.size)]
+        order = np.argsort(keys, kind="stable")
+        self._remembered = keys[order], order
+
+    def _find_remembered(self, keys: Array) -> Array:
+        """Return the entries of remembered (query, node) keys; NO_ENTRY for all others."""
+        known, entries = self._remembered
+        if not len(known):
+            return np.full(len(keys), NO_ENTRY)
+        row = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[row] == keys, entries[row], NO_ENTRY)
+
+    def score_names(self, query: Array, node: Array) -> Array:
+        """Return the score of the name that ends at each node, for its query: (S,) float64.
+
+        All nodes on their paths are visited, once, and remembered. To be called before a search.
+        """
+        if not len(node):
+            return np.zeros(0)
+        # (T,) all nodes on the paths, each once per query. Nodes are numbered level by level, so in
+        # this order a parent comes before its children.
+        keys = np.unique(_path_keys(self.trie, query, node))
+        owner, path_node = split_keys(keys)
+        entries = self.stepper.next_entries(len(keys))
+        depth = self.trie.depth[path_node].astype(np.int64) - 1
+        # (T,) the row of each node's parent among the T; of no meaning at the first tokens.
+        parent_row = np.searchsorted(keys, pair_keys(owner, self.trie.parent[path_node]))
+        parent = np.where(depth == 0, NO_ENTRY, entries[np.minimum(parent_row, len(keys) - 1)])
+        self._visit_nodes(owner, path_node, parent)
+        # A run has one way down, so the nodes of a run are all on the path of a name below it.
+        only_child = np.searchsorted(keys, pair_keys(owner, self.trie.first[path_node]))
+        in_run = self.trie.run_length[path_node] > 0
+        next_entry = entries[np.minimum(only_child, len(keys) - 1)]
+        self._run_entry.append(np.where(in_run, next_entry, NO_ENTRY))
+        self.remember()
+        # (T,) first each token's own log P, then the sum along its path.
+        total = np.zeros(len(keys))
+        first, later = np.flatnonzero(depth == 0), np.flatnonzero(depth > 0)
+        tokens = self.trie.token[path_node[first]].astype(np.int64)
+        total[first] = self.stepper.score_first(owner[first], tokens)
+        above = path_node[parent_row[later]]
+        place = self._first_child_score[parent[later]] + path_node[later] - self.trie.first[above]
+        total[later] = self._child_score[place]
+        for level in range(1, int(depth.max()) + 1):
+            rows = np.flatnonzero(depth == level)
+            total[rows] += total[parent_row[rows]]
+        name_row = np.searchsorted(keys, pair_keys(query, node))  # (S,)
+        return np.asarray(total[name_row] + self._eos_score[entries[name_row]])
 
     def finish(self, beams: Beams) -> tuple[Array, Array, Array]:
         """Return the names that end at visited beams: query, entity and score of each.
@@ -266,29 +325,4 @@ def score_nodes(
     nodes, query: (S,) in any order. Returns (S,) float64. Tokens that several names of a query
     share go through the model once.
     """
-    if not len(nodes):
-        return np.zeros(0)
-    # (T,) all nodes on the paths, each once per query. Nodes are numbered level by level, so in
-    # this order a parent comes before its children.
-    keys = np.unique(_path_keys(trie, query, nodes))
-    owner, node = split_keys(keys)
-    token, depth = trie.token[node].astype(np.int64), trie.depth[node].astype(np.int64) - 1
-    first, later = np.flatnonzero(depth == 0), np.flatnonzero(depth > 0)
-    # (T,) the row of each node's parent among the T; of no meaning at the first tokens.
-    parent_row = np.searchsorted(keys, pair_keys(owner, trie.parent[node]))
-    name_row = np.searchsorted(keys, pair_keys(query, nodes))  # (S,)
-    stepper = Stepper(model, prefixes, int(depth.max()) + 1)
-    entries = stepper.next_entries(len(keys))
-    parent = np.where(depth == 0, NO_ENTRY, entries[parent_row])
-    eos = np.full(len(name_row), model.encoder.id("[EOS]"))
-    asked = Asked(
-        np.concatenate([parent_row[later], name_row]), np.concatenate([token[later], eos])
-    )
-    scores = stepper.extend(NewTokens(owner, parent, depth, token), asked)
-    total = np.zeros(len(keys))  # first each token's own log P, then the sum along its path
-    total[first] = stepper.score_first(owner[first], token[first])
-    total[later] = scores[: len(later)]
-    for level in range(1, int(depth.max()) + 1):
-        rows = np.flatnonzero(depth == level)
-        total[rows] += total[parent_row[rows]]
-    return np.asarray(total[name_row] + scores[len(later) :])
+    return Walk(model, trie, prefixes).score_names(query, nodes)

@@ -329,7 +329,8 @@ def _run_quads(run: ox.NamedNode, manifest: dict[str, Any]) -> list[ox.Quad]:
 
 def _write_quickstatements(selection: _Selection, to: Path) -> dict[str, int]:
     """Write QuickStatements, version 1: item, property, value, reference; or item, Lxx, name."""
-    counts = {"written": 0, "stated already": 0, "labels": 0, "names with quotation marks": 0}
+    stated, again = "stated already", "the same statement for another language"
+    counts = dict.fromkeys(("written", stated, again, "labels", "names with quotation marks"), 0)
     reference = _reference_cells(selection.config)
     written: set[tuple[str, str, str]] = set()
     with replacing(to) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -339,7 +340,7 @@ def _write_quickstatements(selection: _Selection, to: Path) -> dict[str, int]:
                 _check_id(keys[0], _ITEM(keys[0]) and _PROPERTY(keys[1]) and _ITEM(keys[2]))
                 # A statement holds in all languages: Wikidata has it if one language states it.
                 if row["origin"] or keys in written:
-                    counts["stated already"] += 1
+                    counts[stated if row["origin"] else again] += 1
                     continue
                 written.add(keys)
                 file.write("\t".join([*keys, reference]) + "\n")

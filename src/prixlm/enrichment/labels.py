@@ -125,8 +125,9 @@ class LabelProposer:
         if len(concepts) < _MIN_CONCEPTS or not is_right.any() or is_right.all():
             # The manifest of a run quotes this sentence.
             raise PrixError(
-                f"{len(concepts)} things have a name in {self.lang} and another language: too few "
-                "to learn from which names it takes over."
+                f"{len(concepts)} of its named entities have a name of the same script in another "
+                f"language: too few to learn from (expected {_MIN_CONCEPTS}). Names are taken "
+                "over from languages of the same script."
             )
         # A random half of the concepts grows the trees, a quarter fits the probability, and a
         # quarter measures it.
@@ -224,7 +225,7 @@ def propose_labels(
         try:
             proposer = LabelProposer(kb, lang, config)
         except PrixError as error:
-            logger.warning("no labels for %s: %s", lang, error)
+            logger.info("no labels for %s: %s", lang, error)
             summary[lang] = {"names": 0, "why": str(error)}
             continue
         tables.append(proposer.propose())

@@ -148,6 +148,13 @@ def _create_chosen(
     db.execute(f"CREATE TABLE chosen AS SELECT * FROM {source} {best}")
 
 
+def find_proposals(folder: Path) -> Path:
+    """Return the proposals folder itself, given it or the work folder that holds it."""
+    nested = folder / "proposals"
+    is_work = not (folder / _MANIFEST).is_file() and (nested / _MANIFEST).is_file()
+    return nested if is_work else folder
+
+
 def write_manifest(folder: Path, values: dict[str, Any]) -> None:
     """Write the manifest, which makes the folder complete."""
     text = json.dumps(values, ensure_ascii=False, indent=1)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prixlm.enrichment.proposals import read_manifest
-from prixlm.files import quote_path, write_atomically
+from prixlm.files import check_pages, quote_path, write_atomically
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability
 from prixlm.reports.console import language_name
@@ -71,6 +71,7 @@ class Report:
     proposals: Path  # the folder
     title: str = "Enrichment of a knowledge base"
     introduction: str = ""
+    findings: Sequence[str] = ()  # the results in a line each, at the top
     command: str = ""
     tables: Sequence[ResultTable] = ()  # such as Hits@k of All and Single
     # Calibration by method and language, for the reliability plot.
@@ -83,11 +84,13 @@ class Report:
 def write_report(to: Path | str, report: Report) -> Path:
     """Write `report.html`, `report.md` and `report.json` into a folder; return the page's path."""
     to = Path(to)
+    check_pages(to / "report.json", [to / "report.html", to / "report.md"], _is_report)
     to.mkdir(parents=True, exist_ok=True)
     manifest = read_manifest(report.proposals)
     content = _page_content(report, manifest)
     as_json = {
         "manifest": manifest,
+        "findings": content["findings"],
         "coverage": content["coverage"],
         "tables": tables_to_json(report.tables),
         "examples": content["examples"],
@@ -100,12 +103,18 @@ def write_report(to: Path | str, report: Report) -> Path:
     return to / "report.html"
 
 
+def _is_report(values: Any) -> bool:
+    """Tell whether these are the values of a `report.json`."""
+    return isinstance(values, dict) and {"manifest", "coverage"} <= values.keys()
+
+
 def _page_content(report: Report, manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the template."""
     known = list(manifest["config"]["missing"]["known"])  # splits that the run could see
     return {
         "title": report.title,
         "introduction": report.introduction,
+        "findings": list(report.findings),
         "cards": _cards(report.kb, manifest, known),
         "coverage": _coverage(report, manifest, known),
         "min_confidence": manifest["config"]["min_confidence"],
@@ -260,6 +269,8 @@ def _render_markdown(content: dict[str, Any], tables: Sequence[ResultTable]) -> 
     lines = [f"# {plain(content['title'])}", ""]
     if content["introduction"]:
         lines += [plain(content["introduction"]), ""]
+    if content["findings"]:
+        lines += [*(f"- {plain(line)}" for line in content["findings"]), ""]
     lines += [f"- {plain(name)}: {plain(value)}" for name, value in content["cards"]]
     coverage = content["coverage"]
     if coverage:

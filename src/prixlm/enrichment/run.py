@@ -3,9 +3,13 @@
     enrich(kb, "proposals", EnrichConfig(into=("et",)), model="model")
 
 `gaps` says what to ask. The rankers answer (the model, facts carried along links, rules, a graph
-embedding), and `fusion` makes one confidence of their answers, fitted on the valid facts. The
-confidence of a guess is multiplied by the probability that it has an answer at all (`answerable`).
-A known fact is never proposed, nor a second object of a relation that has one.
+embedding), and `fusion` makes one confidence of their answers, fitted on the valid facts and tried
+on the test facts of a split (`trial`). The confidence of a guess is multiplied by the probability
+that it has an answer at all (`answerable`). A known fact is never proposed, nor a second object of
+a relation that has one.
+
+Held-out facts are needed to fit the confidence, but not to ask: with a `Whole`, the proposals come
+from rankers that read and were trained on everything that the KB states.
 
 The result is a proposals folder (see `proposals`). The parts of a stopped run are kept in
 PROPOSALS.partial: the same call resumes it and ends with the same bytes.
@@ -13,6 +17,7 @@ PROPOSALS.partial: the same call resumes it and ends with the same bytes.
 Dimension letters: Q questions, N answers of all questions, one question after another.
 """
 
+import json
 import logging
 import time
 from collections.abc import Iterator
@@ -39,6 +44,7 @@ from prixlm.enrichment.proposals import (
     write_manifest,
     write_timings,
 )
+from prixlm.enrichment.trial import Trial, try_fusion
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.files import Workspace, check_target, open_workspace, publish, whole_folder
@@ -71,6 +77,7 @@ class EnrichConfig:
     answers: int = 5  # most objects of a question
     labels: bool = False  # propose names for concepts that a language has no name for
     pivot: str = "en"  # language that links are proposed into, with an encoder
+    tried: int = 500  # test questions per language that the confidence is tried on; 0: none
     missing: GapConfig = field(default_factory=GapConfig)
     fusion: FusionConfig = field(default_factory=lambda: FusionConfig(together=True))
 
@@ -83,7 +90,18 @@ class EnrichConfig:
             raise PrixError(f"--limit {self.limit}: expected 1 or more.")
         if self.answers < 1:
             raise PrixError(f"answers {self.answers}: expected 1 or more.")
+        if self.tried < 0:
+            raise PrixError(f"tried {self.tried}: expected 0 or more.")
         object.__setattr__(self, "into", tuple(parse_languages(self.into)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """Everything that is known, as the evidence for the proposals themselves."""
+
+    kb: KB  # the same entities as the split's, with all known facts as train facts
+    model: Path | str | None = None  # trained on it; None: the one trained on the split
+    graph: Path | str | None = None  # trained on it; None: the one trained on the split
 
 
 def enrich(
@@ -94,6 +112,7 @@ def enrich(
     model: Path | str | None = None,
     graph: Path | str | None = None,
     encoder: Path | str | None = None,
+    whole: Whole | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -102,6 +121,7 @@ def enrich(
     kb: a split, whose valid facts the confidence is fitted on.
     model, graph: folders of a Prix-LM and a graph embedding trained on this KB, as evidence.
     encoder: folder of an entity encoder; links into `config.pivot` are proposed too.
+    whole: the KB that `kb` is a split of, and models trained on it; the questions are asked there.
     overwrite: replace a proposals folder without marks.
 
     Example:
@@ -111,26 +131,34 @@ def enrich(
         ['et']
     """
     to = Path(to)
-    work = check_target(to, [kb.folder], overwrite)
+    sources = [kb.folder] if whole is None else [kb.folder, whole.kb.folder]
+    work = check_target(to, sources, overwrite, FORMAT)
     _check_replaced(to)
     _check_kb(kb, config)
-    gaps = GapFinder(kb, _gap_config(kb, config))
+    asked_kb = kb if whole is None else whole.kb
+    gaps = GapFinder(asked_kb, _gap_config(asked_kb, config))
     entity_encoder = None if encoder is None else _load_encoder(kb, encoder)
-    # Links and rules may carry over all known facts; only the confidence is fitted on train alone.
-    suite = load_suite(kb, model, graph, progress, config.missing.known)
+    # Only the confidence is fitted with rankers that know the train facts alone.
+    fitted = load_suite(kb, model, graph, progress)
+    suite = _asked_suite(kb, fitted, config, model, graph, whole, progress)
     started = time.monotonic()
     # Parts of other settings, of another KB or of other models are not resumed.
-    stamp = {"config": asdict(config), "kb": kb.fingerprint(), "trained": suite.identity}
+    stamp = {
+        "config": asdict(config),
+        "kb": [kb.fingerprint(), asked_kb.fingerprint()],
+        "trained": [fitted.identity, suite.identity],
+    }
     with open_workspace(work, stamp) as workspace:
-        fusion = _fit_fusion(kb, suite, config, workspace, progress)
+        fusion = _fit_fusion(kb, fitted, config, workspace, progress)
+        trials = _try(kb, fusion, config, workspace, progress)
         answerable = _fit_answerable(kb, config, workspace)
-        run = _Run(config, gaps, suite, fusion, answerable)
+        run = _Run(config, gaps, suite, fusion.over(asked_kb, suite.rankers), answerable)
         parts = list(run.make_parts(workspace, progress))
         out, scratch = workspace.empty_folder("out"), workspace.empty_folder("scratch")
-        counts = join_parts(kb, parts, out / "proposals.parquet", config.limit, scratch)
-        manifest = _manifest(kb, config, suite, counts)
+        counts = join_parts(asked_kb, parts, out / "proposals.parquet", config.limit, scratch)
+        manifest = _manifest(kb, asked_kb, config, suite, counts) | {"trials": trials}
         if config.labels:
-            manifest["labels"] = _write_labels(kb, config, out)
+            manifest["labels"] = _write_labels(asked_kb, config, out)
         if entity_encoder is not None:
             manifest["links"] = _write_links(kb, config, entity_encoder, out, progress)
         write_manifest(out, manifest)
@@ -138,6 +166,29 @@ def enrich(
         publish(out, to)
         workspace.remove()
     return read_manifest(to)
+
+
+def _asked_suite(
+    kb: KB,
+    fitted: Suite,
+    config: EnrichConfig,
+    model: Path | str | None,
+    graph: Path | str | None,
+    whole: Whole | None,
+    progress: Progress | None,
+) -> Suite:
+    """Return the rankers that answer the questions: they may know everything that is stated."""
+    known = config.missing.known
+    if whole is None:
+        return fitted.reading(kb, known)
+    return load_suite(
+        whole.kb,
+        whole.model or model,
+        whole.graph or graph,
+        progress,
+        known,
+        split=kb,
+    )
 
 
 def _check_replaced(to: Path) -> None:
@@ -222,11 +273,30 @@ def _fit_fusion(
     """Fit the confidence on the valid facts, or load what an interrupted run has fitted."""
     folder = workspace.folder / "fusion"
     if not folder.is_dir():
-        rankers = suite.reading(kb, ("train",)).rankers
         langs = fitted_languages(kb, config.into)
         with whole_folder(folder) as temporary:
-            Fusion.fit(kb, rankers, config.fusion, langs, progress).save(temporary)
+            Fusion.fit(kb, suite.rankers, config.fusion, langs, progress).save(temporary)
     return Fusion.load(kb, suite.rankers, folder)
+
+
+def _try(
+    kb: KB, fusion: Fusion, config: EnrichConfig, workspace: Workspace, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Try the confidence on the test facts of each language that has any."""
+
+    def write(path: Path) -> None:
+        trials: list[Trial] = []
+        langs = [lang for lang in config.into if config.tried and kb.num_triples(lang, "test")]
+        for done, lang in enumerate(langs, start=1):
+            trials += try_fusion(fusion, kb, lang, most=config.tried, answers=config.answers)
+            if progress is not None:
+                progress("try the confidence", done, len(langs))
+        path.write_text(json.dumps([trial.as_dict() for trial in trials]), "utf-8")
+
+    values: list[dict[str, Any]] = json.loads(
+        workspace.make("trials.json", write).read_text("utf-8")
+    )
+    return values
 
 
 def _fit_answerable(kb: KB, config: EnrichConfig, workspace: Workspace) -> Answerability:
@@ -346,12 +416,15 @@ def _write_links(
     return summary
 
 
-def _manifest(kb: KB, config: EnrichConfig, suite: Suite, counts: dict[str, Any]) -> dict[str, Any]:
+def _manifest(
+    kb: KB, asked_kb: KB, config: EnrichConfig, suite: Suite, counts: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": 1,
         "tool": f"prixlm {version('prixlm')}",
-        "kb": kb.fingerprint(),
+        "kb": asked_kb.fingerprint(),
+        "fitted_on_kb": kb.fingerprint(),
         "licence": kb.manifest.licence,
         "sources": [str(source["name"]) for source in kb.manifest.sources],
         "rankers": [ranker.name for ranker in suite.rankers],

@@ -18,6 +18,7 @@ from prixlm.entities.index import KINDS, build_vectors
 from prixlm.errors import PrixError
 from prixlm.files import disk_errors, write_rows
 from prixlm.kb.store import KB
+from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
 from prixlm.types import Answer, Progress
 
 SCHEMA = pa.schema(
@@ -62,6 +63,8 @@ class EntityLinker:
             raise PrixError(f"--index {kind}: expected auto, {', '.join(KINDS)}.")
         if not self.kb.num_entities:
             raise PrixError(f"{self.kb.folder} has no entities to link to.")
+        warn_of_another_kb(self.encoder.model, self.kb)
+        self._has_warned = False  # of mentions that a trimmed model reads unlike its base
         self.index = build_vectors(self.kb, self.encoder, progress=progress).index(kind)
 
     def link(
@@ -69,11 +72,13 @@ class EntityLinker:
     ) -> list[list[Answer]]:
         """Return the k nearest entities of each mention, best first.
 
-        lang: the language of the entities; all languages without it.
+        lang: the language of the entities; all languages without it. Warns once of mentions that
+        a trimmed model reads in other pieces than its base.
         """
         mentions = [mention.strip() for mention in mentions]
         if "" in mentions:
             raise PrixError(f"mention {mentions.index('') + 1} is empty: expected some text.")
+        self.warn_of_reading(mentions)
         owners = None if lang is None else self.kb.entity_range(lang)
         nearest = self.index.search(self.encoder.encode(mentions), k, owners)
         # One look-up for the names of all answers; they are handed out in the same order below.
@@ -86,6 +91,11 @@ class EntityLinker:
             ]
             for row, scores in zip(nearest.entity, nearest.score, strict=True)
         ]
+
+    def warn_of_reading(self, mentions: Sequence[str]) -> None:
+        """Warn once of mentions that a trimmed model reads in other pieces than its base."""
+        if not self._has_warned:
+            self._has_warned = warn_of_reading(self.encoder.model, mentions, "mentions")
 
 
 def link_file(
@@ -102,6 +112,7 @@ def link_file(
     """
     check_out(out)
     lines = read_mentions(mentions)
+    linker.warn_of_reading(lines)  # with the share of the whole file
 
     def tables() -> Iterator[pa.Table]:
         for start in range(0, len(lines), _PART):

@@ -23,23 +23,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate.utils import gather
 from torch import Tensor
 
 from prixlm.config import to_toml
 from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.files import check_kind, disk_errors, locked, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import Ragged, build_tokens
+from prixlm.lm.trim import check_reading, sample_names
+from prixlm.lm.words import frequent_words
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
 from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
 from prixlm.training.sampler import Links
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
-_WORDFREQ_CODES = {"no": "nb", "tl": "fil"}
-"""Languages that wordfreq names differently from Wikipedia."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,7 @@ def mirror(
     """Train an entity encoder from a Prix-LM, XLM-R or mBERT, and write it to a folder.
 
     A run that was stopped resumes from its newest checkpoint. kb: required for positives `links`.
+    Refuses a trimmed model that reads too many of the words in other pieces than its base.
 
     Example:
         >>> config = prixlm.MirrorConfig(positives="links", number=64, batch=16)
@@ -128,6 +130,7 @@ def mirror(
     origin = {"base": start.fingerprint(), "config": config.fingerprint()}
     origin |= {} if linked_kb is None else {"KB": linked_kb.fingerprint()}
     _check_folder(to, Path(base))
+    _check_reading(start.model, config, linked_kb)
     state = processes()
     with disk_errors(to):
         (to / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -160,6 +163,7 @@ def _check_folder(to: Path, base: Path) -> None:
         raise PrixError(f"{to} is a file: name a folder for the encoder.")
     if to.is_dir() and base.is_dir() and to.samefile(base):
         raise PrixError(f"{to} is the model itself: name another folder for the encoder.")
+    check_kind(to, "encoder.json")
     # A stopped run has checkpoints and no encoder yet. A pretrained model has checkpoints, too,
     # but also its own weights beside them.
     has_encoder = (to / "encoder.json").exists()
@@ -167,6 +171,16 @@ def _check_folder(to: Path, base: Path) -> None:
     is_model = (to / "prixlm.json").exists() and not has_encoder
     if to.is_dir() and any(to.iterdir()) and (is_model or not is_ours):
         raise PrixError(f"{to} exists and is not a run of `prixlm mirror`: name another folder.")
+
+
+def _check_reading(model: PrixLM, config: MirrorConfig, kb: KB | None) -> None:
+    """Refuse a trimmed model that reads too many of the positives unlike its base."""
+    if model.untrimmed is None:
+        return
+    if kb is None:
+        check_reading(model, read_words(config), "words")
+    else:
+        check_reading(model, sample_names(kb), f"names of {kb.folder}")
 
 
 # --- the task -------------------------------------------------------------------------------------
@@ -197,8 +211,33 @@ class Pairs(NamedTuple):
     group: Array
 
 
+class Share(NamedTuple):
+    """The pairs of a batch, of which one process encodes every `world`-th, from `rank` on."""
+
+    pairs: Pairs  # of the whole batch
+    rank: int
+    world: int
+
+
+def gather_views(mine: Tensor, num_pairs: int, rank: int, world: int) -> Tensor:
+    """Return the views of all processes in the order of the batch: (2P, H).
+
+    mine: (2p, H) the views of this process. Only these carry a gradient.
+    """
+    own = mine.view(2, -1, mine.shape[1])  # (2, p, H)
+    # Shares differ by a pair at most, and a message has one shape for all: pad to the largest.
+    size = -(-num_pairs // world)
+    padded = torch.nn.functional.pad(own.detach(), (0, 0, 0, size - own.shape[1]))
+    gathered: Tensor = gather(padded[None])  # (world, 2, size, H)
+    views = own.new_empty(2, num_pairs, own.shape[2])
+    for other in range(world):
+        count = len(range(other, num_pairs, world))
+        views[:, other::world] = own if other == rank else gathered[other, :, :count]
+    return views.view(2 * num_pairs, -1)
+
+
 class MirrorTask:
-    """The steps of a Mirror run. Each process has negatives only among its share of the pairs."""
+    """The steps of a Mirror run. Several processes share a batch, and all of it are negatives."""
 
     def __init__(
         self, encoder: EntityEncoder, config: MirrorConfig, kb: KB | None, origin: dict[str, Any]
@@ -226,23 +265,38 @@ class MirrorTask:
             pairs = self.source.pairs(epoch, self.config.training.seed)
             for step in range(max(0, first - epoch * self.steps_an_epoch), self.steps_an_epoch):
                 rows = slice(step * self.config.batch, (step + 1) * self.config.batch)
-                mine = Pairs(*(column[rows][rank::world] for column in pairs))
-                num_pairs = len(pairs.first[rows])
-                yield Step([mine], 2.0 * num_pairs, num_pairs)
+                batch = Pairs(*(column[rows] for column in pairs))
+                num_pairs = len(batch.first)
+                if num_pairs < world:
+                    raise PrixError(
+                        f"{num_pairs} pairs in a batch and {world} processes: expected a batch of "
+                        f"{world} or more, or fewer processes."
+                    )
+                yield Step([Share(batch, rank, world)], 2.0 * num_pairs, num_pairs)
 
-    def loss(self, model: PrixLM, batch: Pairs) -> Tensor:
-        """Return the loss of a batch. Both views go through in one pass, each with its dropout."""
-        vectors = self.encoder.pool(self.source.names, np.concatenate(batch[:2]))
-        first, second = torch.chunk(vectors, 2)
-        group = torch.from_numpy(np.asarray(batch.group)).to(vectors.device)
-        return info_nce(first, second, self.config.temperature, group)
+    def loss(self, model: PrixLM, batch: Share) -> Tensor:
+        """Return this process's share of the loss of a batch.
+
+        Both views go through in one pass, each with its dropout.
+        """
+        pairs, rank, world = batch
+        mine = np.concatenate([pairs.first[rank::world], pairs.second[rank::world]])
+        views = self.encoder.pool(self.source.names, mine)
+        if world > 1:
+            views = gather_views(views, len(pairs.first), rank, world)
+        first, second = torch.chunk(views, 2)
+        group = torch.from_numpy(np.asarray(pairs.group)).to(views.device)
+        loss = info_nce(first, second, self.config.temperature, group)
+        # The loop sums values and gradients over the processes. Each has the value of the whole
+        # batch, but the gradient of its own views: so the value alone is divided.
+        return loss - loss.detach() * (1 - 1 / world)
 
     def validate(self, model: PrixLM) -> dict[str, float]:
         """Return the loss of one fixed batch, with the same dropout each time."""
         with torch.random.fork_rng():
             torch.manual_seed(self.config.training.seed)
             model.train()
-            loss = self.loss(model, self.valid).item() / (2 * len(self.valid.first))
+            loss = self.loss(model, Share(self.valid, 0, 1)).item() / (2 * len(self.valid.first))
             model.eval()
         return {"loss": loss}
 
@@ -307,17 +361,3 @@ def read_words(config: MirrorConfig) -> list[str]:
     if len(words) < 2:
         raise PrixError(f"{config.words} has {len(words)} words: expected one per line, 2 or more.")
     return words
-
-
-def frequent_words(lang: str, count: int) -> list[str]:
-    """Return the most frequent words of a language (wordfreq), the most frequent first."""
-    import wordfreq
-
-    known = wordfreq.available_languages()
-    code = _WORDFREQ_CODES.get(lang, lang)
-    if code not in known:  # wordfreq would answer with the words of a language that it finds near
-        raise PrixError(
-            f"wordfreq has no words of {lang}: pass a file of words, or one of "
-            f"{', '.join(sorted(known))}."
-        )
-    return list(wordfreq.top_n_list(code, count))

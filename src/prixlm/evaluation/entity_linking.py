@@ -35,6 +35,7 @@ from prixlm.entities.spelling import TITLE, similarities, slices
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.model import PrixLM
+from prixlm.lm.trim import check_reading
 from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.types import Array, Progress, Query
 
@@ -112,6 +113,9 @@ class Linker(Protocol):
 
     name: str
 
+    def check(self, tasks: Mapping[str, LinkingTask]) -> None:
+        """Refuse tasks that the method cannot be measured by."""
+
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Return (Q,) the rank of the best right entity of every mention in `lang`."""
 
@@ -165,6 +169,12 @@ class EncoderScorer(Scorer):
         self.encoder, self.name = encoder, name
         self._last: tuple[Sequence[str], Array, Array] | None = None
 
+    def check(self, tasks: Mapping[str, LinkingTask]) -> None:
+        """Refuse a trimmed model that reads mentions or names in other pieces than its base."""
+        _check_mentions(self.encoder.model, tasks, self.name)
+        names = list({name: None for task in tasks.values() for name in task.names})
+        check_reading(self.encoder.model, names, f"names, asked of {self.name}")
+
     def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
         """Yield (q, N) cosines."""
         vectors, index = self._vectors(names)
@@ -191,6 +201,9 @@ class FuzzyScorer(Scorer):
 
     name = TITLE
 
+    def check(self, tasks: Mapping[str, LinkingTask]) -> None:
+        """Accept every task: strings can always be compared."""
+
     def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
         """Yield (q, N) string similarities."""
         return similarities(mentions, names)
@@ -202,9 +215,14 @@ class PerLanguage:
     def __init__(self, name: str, make: Callable[[str], Linker]) -> None:
         self.name, self.make = name, make
 
+    def check(self, tasks: Mapping[str, LinkingTask]) -> None:
+        """Accept every task: a language's linker is checked when it is made."""
+
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Return the ranks of the language's own linker."""
-        return self.make(lang).ranks(task, lang)
+        linker = self.make(lang)
+        linker.check({lang: task})
+        return linker.ranks(task, lang)
 
 
 class Translation:
@@ -212,6 +230,10 @@ class Translation:
 
     def __init__(self, model: PrixLM | Path, kb: KB, into: str, name: str = "translate") -> None:
         self.completer, self.into, self.name = Completer(model, kb), into, name
+
+    def check(self, tasks: Mapping[str, LinkingTask]) -> None:
+        """Refuse a trimmed model that reads mentions in other pieces than its base."""
+        _check_mentions(self.completer.model, tasks, self.name)
 
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Return exact ranks up to ten; infinity beyond, and where the model cannot be asked."""
@@ -262,6 +284,11 @@ class Translation:
         return prefix if len(prefix) + height <= self.completer.model.max_length else None
 
 
+def _check_mentions(model: PrixLM, tasks: Mapping[str, LinkingTask], name: str) -> None:
+    for lang, task in tasks.items():
+        check_reading(model, task.mentions, f"mentions of {lang}, asked of {name}")
+
+
 # Tables.
 
 
@@ -288,6 +315,7 @@ def evaluate_linking(
     first, five = (ResultTable(f"accuracy@{k}", subset=source) for k in (1, 5))
     different = ResultTable("accuracy@1", subset=apart)
     for linker in linkers:
+        linker.check(tasks)
         for done, (lang, task) in enumerate(tasks.items(), start=1):
             ranks = linker.ranks(task, lang)
             ranks_apart = ranks[differ[lang]]
@@ -308,7 +336,10 @@ def evaluate_linking_files(
 ) -> list[ResultTable]:
     """Evaluate string similarity and encoder folders on files; paths name rows and columns."""
     tasks = read_tasks(names, name_rows(mentions), format)
-    return evaluate_linking(tasks, [FuzzyScorer(), *_load_scorers(encoders)], progress)
+    scorers = _load_scorers(encoders)
+    for scorer in scorers:  # all of them, before the first is measured
+        scorer.check(tasks)
+    return evaluate_linking(tasks, [FuzzyScorer(), *scorers], progress)
 
 
 def evaluate_withheld_links(
@@ -335,8 +366,10 @@ def evaluate_withheld_links(
     # A model that has seen the links would only repeat them.
     for scorer in scorers:
         scorer.encoder.model.settings.lineage.check_unseen_links(kb, scorer.name)
+        scorer.check(tasks)
     for linker in translations:
         linker.completer.model.settings.lineage.check_unseen_links(kb, linker.name)
+        linker.check(tasks)
     return evaluate_linking(tasks, [FuzzyScorer(), *scorers, *translations], progress)
 
 

@@ -21,10 +21,11 @@ import numpy as np
 
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import mean_similarity
-from prixlm.entities.mirror import frequent_words
 from prixlm.entities.spelling import TITLE, similarities
 from prixlm.entities.vecmap import fit_mapping
 from prixlm.errors import PrixError
+from prixlm.lm.trim import check_reading
+from prixlm.lm.words import frequent_words
 from prixlm.metrics import Figures, figures
 from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.types import Array, Progress
@@ -218,8 +219,11 @@ def evaluate_lexicons(
 ) -> list[ResultTable]:
     """Return accuracy (Hits@1) and MRR by encoder and pair of languages, among both candidate sets.
 
-    spelling: string similarity is the first row.
+    spelling: string similarity is the first row. Refuses an encoder with a trimmed vocabulary that
+    reads too many of the words in other pieces than its base.
     """
+    for title, loaded in encoders.items():  # all of them, before the first is measured
+        _check_reading(title, loaded, dictionaries, num_frequent)
     methods: dict[str, EntityEncoder | None] = {TITLE: None} if spelling else {}
     methods |= encoders
     # By metric, candidates and subset; and by candidates and pair the number of candidates.
@@ -248,6 +252,18 @@ def evaluate_lexicons(
         counts = num_candidates[table.candidates].items()
         table.notes.append("Candidates: " + ", ".join(f"{pair} {n:,}" for pair, n in counts))
     return list(tables.values())
+
+
+def _check_reading(
+    title: str, encoder: EntityEncoder, dictionaries: Dictionaries, num_frequent: int
+) -> None:
+    """Refuse an encoder that reads too many words of either side unlike its base."""
+    if encoder.model.untrimmed is None:
+        return
+    for pair, (dictionary, lang) in dictionaries.items():
+        words = _Words.of(dictionary, _frequent(lang, num_frequent))
+        for side, texts in (("source", words.sources), ("target", words.targets)):
+            check_reading(encoder.model, list(texts), f"{side} words of {pair}, asked of {title}")
 
 
 def _frequent(lang: str | None, number: int) -> list[str]:

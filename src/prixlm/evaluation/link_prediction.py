@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer
 from prixlm.errors import PrixError
-from prixlm.files import replacing, write_atomically
+from prixlm.files import check_pages, replacing, write_atomically
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND, Figures, figures
 from prixlm.rankers.base import Ranker
@@ -384,6 +384,8 @@ def evaluate_rankers(
         raise PrixError(
             f"{kb.folder} has no {config.split} triples: make some with `prixlm split`."
         )
+    if to is not None:
+        check_pages(to / "table.json", [to / "table.md"], lambda values: isinstance(values, dict))
     rankers = _rankers(kb, config, progress)
     facts = [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
     evaluation = Evaluation()

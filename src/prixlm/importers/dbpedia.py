@@ -21,11 +21,20 @@ from prixlm.languages import normalise
 
 REDIRECTS_TO = "http://dbpedia.org/ontology/wikiPageRedirects"
 _RESOURCE = r"^https?://(?:(?P<host>[a-z-]+)\.)?dbpedia\.org/resource/(?P<local>.+)$"
+_LONGEST = 10_000  # characters of an IRI that is decoded
 _NOT_IN_IRI = frozenset(map(ord, '<>"{}|^`\\%?#[]/')) | frozenset(range(0x21)) | {0x7F}
 
 
 def decode_iri(iri: str) -> str:
     """Decode the percent-encoded letters of an IRI; encoded delimiters stay encoded."""
+    # Each round may leave a new code: `%4%31` is `%41` is `A`. A hostile IRI has as many rounds as
+    # letters, so one that is longer than any name stays as it is.
+    while len(iri) <= _LONGEST and (decoded := _decode_once(iri)) != iri:
+        iri = decoded
+    return iri
+
+
+def _decode_once(iri: str) -> str:
     # After each percent sign come two hex digits, unless it is a stray one.
     pieces = iri.split("%")
     decoded = bytearray(pieces[0].encode())
@@ -36,10 +45,9 @@ def decode_iri(iri: str) -> str:
         else:
             decoded += b"%" + piece[:2].upper().encode() + piece[2:].encode()
     try:
-        result = decoded.decode()
+        return decoded.decode()
     except UnicodeDecodeError:
         return iri
-    return result if result == iri else decode_iri(result)  # `%4%31` is `%41` is `A`
 
 
 def decode_iris(iris: pa.Array) -> pa.Array:

@@ -73,6 +73,10 @@ NUM_SAMPLES = 100
 """Maximum number of rejected rows that are kept for the rejects file, for each reason."""
 
 
+SAMPLE_CHARS = 300
+"""Characters that the rejects file shows of a row."""
+
+
 class Reject(NamedTuple):
     """A rejected row, for the rejects file."""
 
@@ -82,6 +86,17 @@ class Reject(NamedTuple):
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long what a source states may be; longer rows are rejected.
+
+    Without limits, a hostile file of a few hundred bytes expands to more than memory holds.
+    """
+
+    name: int = 2000  # characters of a name or key; Wikidata's names have at most 250
+    line: int = 16 << 20  # bytes of a line or, in RDF without lines, of the text of a statement
+
+
 @dataclass(frozen=True)
 class Source:
     """One file to read; `role` is its format's note on what it holds (`entities`, `links`, ...)."""
@@ -89,6 +104,7 @@ class Source:
     path: Path
     name: str
     role: str = ""
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True)
@@ -141,6 +157,28 @@ class Parsed:
         if count:
             self.filtered[reason] += count
 
+    def reject_long(self, longest: int) -> None:
+        """Reject the staged rows with a name or key of more than `longest` characters."""
+        for batches in self.tables.values():
+            kept = [self._without_long(batch, longest) for batch in batches]
+            batches[:] = [batch for batch in kept if batch.num_rows]
+
+    def _without_long(self, batch: pa.RecordBatch, longest: int) -> pa.RecordBatch:
+        texts = [column for column in batch.columns if pa.types.is_string(column.type)]
+        # No text has more characters than bytes, and bytes are counted without reading the text.
+        if all((pc.max(pc.binary_length(text)).as_py() or 0) <= longest for text in texts):
+            return batch
+        lengths = [pc.fill_null(pc.utf8_length(text), 0) for text in texts]
+        long = np.any([np.asarray(length) > longest for length in lengths], axis=0)
+
+        def show(row: int) -> str:
+            return " ".join(
+                text[row].as_py()[:SAMPLE_CHARS] for text in texts if text[row].is_valid
+            )
+
+        self.reject_rows("name or key too long", long, np.asarray(batch.column("line")), show)
+        return batch.filter(pa.array(~long))
+
     def num_staged(self) -> int:
         """Return the number of rows staged so far, in all tables."""
         return sum(batch.num_rows for batches in self.tables.values() for batch in batches)
@@ -188,6 +226,19 @@ class Account:
 
 Parser = Callable[[Chunk], Parsed]
 """Turns a chunk into rows. It must be picklable: it may run in another process."""
+
+
+@dataclass(frozen=True)
+class LimitedParser:
+    """A parser whose rows have names and keys of at most `longest` characters."""
+
+    parser: Parser
+    longest: int
+
+    def __call__(self, chunk: Chunk) -> Parsed:
+        parsed = self.parser(chunk)
+        parsed.reject_long(self.longest)
+        return parsed
 
 
 def name_from_key(key: str) -> str:
@@ -244,7 +295,7 @@ def map_unique(values: pa.Array, function: Callable[[str], str | None]) -> pa.Ar
     return pa.array(mapped, pa.string()).take(encoded.indices)
 
 
-def printable(text: str | bytes, limit: int = 300) -> str:
+def printable(text: str | bytes, limit: int = SAMPLE_CHARS) -> str:
     """Return `text` on one line for a rejects file: control characters escaped, cut at `limit`."""
     if isinstance(text, bytes):
         text = text[: 4 * limit].decode("utf-8", "backslashreplace")

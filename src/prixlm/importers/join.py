@@ -258,7 +258,8 @@ class Joins:
             f"FROM facts f JOIN relation r ON r.key = f.relation {subject} {object_}"
         )
         nameless = "joined WHERE s IS NULL OR o IS NULL"
-        self.db.reject("entity without a name", nameless, "facts")
+        which = f"{subject} {object_} WHERE s.node IS NULL OR o.node IS NULL"
+        self.db.reject("entity without a name", nameless, "facts", which)
         # The first split wins: a fact of train and test tests nothing, since training sees it.
         # `num_splits` counts the distinct splits of a fact as the bits that are set.
         self.db.run(
@@ -316,7 +317,9 @@ class Joins:
         }
         if not reached.all():
             without = "fact WHERE rowid NOT IN (SELECT fact FROM triple)"
-            self.db.reject("no language names both ends", without, "facts")
+            ends = f"{self._node_of('f.subject', 's')} {self._node_of('f.object', 'o')}"
+            which = f"{ends} WHERE (f.pos, s.node, o.node) IN (SELECT (pos, s, o) FROM {without})"
+            self.db.reject("no language names both ends", without, "facts", which)
         self.account.imported["facts"] += int(kept.sum())
         self.account.filtered["sampled out"] += int(reached.sum() - kept.sum())
         self.db.run("DROP TABLE triple")

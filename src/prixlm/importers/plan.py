@@ -7,23 +7,24 @@ Nothing is written here; `run.py` carries a plan out.
 """
 
 import itertools
-import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from prixlm.errors import PrixError
 from prixlm.importers.dbp5l import DBP5L
 from prixlm.importers.dbpedia import DBPEDIA
-from prixlm.importers.format import Format, Source
+from prixlm.importers.format import Format, LimitedParser, Limits, Parser, Source
 from prixlm.importers.rdf import RDF
 from prixlm.importers.stage import parse_chunk
+from prixlm.importers.streams import CHUNK_BYTES
 from prixlm.importers.tables import AUTHORS, TABLES
 from prixlm.importers.wikidata import WIKIDATA
 from prixlm.importers.world import WORLD
 from prixlm.languages import parse_languages
+from prixlm.threads import usable_cores
 
 FORMATS = {f.name: f for f in (DBP5L, AUTHORS, WIKIDATA, DBPEDIA, RDF, TABLES, WORLD)}
 """The format table. A source belongs to the first format that recognises it, so that special
@@ -47,6 +48,12 @@ class Plan:
     max_triples: int | None
     seed: int
     licence: str
+    limits: Limits
+
+    def parser(self, index: int) -> Parser:
+        """Return the parser of a source, within the limits of the import."""
+        parser = self.format.parser(self.sources, index, self.langs)
+        return LimitedParser(parser, self.limits.name)
 
     def num_bytes(self) -> int:
         """Return the size of all sources on disk."""
@@ -61,6 +68,8 @@ def plan_import(
     max_triples: int | None = None,
     seed: int = 0,
     licence: str | None = None,
+    max_name: int = Limits.name,
+    max_line: int = Limits.line >> 20,
 ) -> Plan:
     """Find the format of the sources and the languages to keep; the options are `import_kb`'s."""
     paths = [Path(source) for source in sources]
@@ -68,12 +77,25 @@ def plan_import(
         raise PrixError(f"--seed {seed}: expected 0 or more.")
     if max_triples is not None and max_triples < 1:
         raise PrixError(f"--max-triples {max_triples}: expected 1 or more.")
+    if max_name < 1:
+        raise PrixError(f"--max-name {max_name}: expected 1 character or more.")
+    if max_line << 20 < CHUNK_BYTES:
+        raise PrixError(f"--max-line {max_line}: expected {CHUNK_BYTES >> 20} MiB or more.")
+    limits = Limits(name=max_name, line=max_line << 20)
     chosen = _choose_format(paths, format)
     if langs is None:
         langs = chosen.default_langs or "all"
     kept = None if langs == "all" else parse_languages(langs)
     files = _expand_folders(paths, chosen) if paths and not chosen.whole_folders else paths
-    return Plan(chosen, chosen.sources(files), kept, max_triples, seed, licence or chosen.licence)
+    return Plan(
+        chosen,
+        [replace(source, limits=limits) for source in chosen.sources(files)],
+        kept,
+        max_triples,
+        seed,
+        licence or chosen.licence,
+        limits,
+    )
 
 
 @dataclass(frozen=True)
@@ -115,7 +137,7 @@ def estimate_import(plan: Plan) -> Estimate:
     """Parse the first chunk of each source and scale its figures up to the source's size."""
     rows, seconds, disk = 0.0, 1.0, 0.0
     for index, source in enumerate(plan.sources):
-        parser = plan.format.parser(plan.sources, index, plan.langs)
+        parser = plan.parser(index)
         chunk = next(plan.format.chunks(source, index), None)
         if chunk is None:
             continue
@@ -126,7 +148,7 @@ def estimate_import(plan: Plan) -> Estimate:
         scale = max(1.0, source_size(source) / chunk.done) if chunk.done else 1.0
         rows += parsed.read * scale
         seconds += (
-            spent / max(2, os.cpu_count() or 1) + parsed.num_staged() / _JOINED_PER_SECOND
+            spent / max(2, usable_cores()) + parsed.num_staged() / _JOINED_PER_SECOND
         ) * scale
         disk += parsed.num_staged() * _BYTES_PER_ROW * scale
     return Estimate(plan, int(rows), seconds, int(disk))

@@ -3,7 +3,8 @@
 N-Triples and N-Quads are read line by line, in parallel. Two regular expressions parse the ordinary
 lines as arrays. Every other line (escapes, odd spacing) goes to pyoxigraph, which decides what is
 malformed. Turtle, TriG and RDF/XML go through pyoxigraph's streaming parser and then, as N-Quads
-lines, through the same code; their "line" is the number of the statement.
+lines, through the same code; their "line" is the number of the statement. What pyoxigraph reads
+for one statement is limited, with the entities of RDF/XML counted as what they expand to.
 """
 
 import codecs
@@ -25,6 +26,7 @@ from prixlm.importers.format import (
     VARIANT,
     Chunk,
     Format,
+    Limits,
     Parsed,
     Parser,
     Source,
@@ -53,6 +55,9 @@ _IRI_LINE = rf"{_START}<(?P<object>{_IRI})>{_END}"
 _TEXT_LINE = rf'{_START}"(?P<text>[^"\\\r\n]*)"(?:@(?P<tag>[A-Za-z]+(?:-[A-Za-z0-9]+)*))?{_END}'
 _NO_STATEMENT = re.compile(rb"[ \t\r\n]*(?:#.*)?\s*$", re.DOTALL)
 _MARK = "\ufdd0"  # a noncharacter in the place of a byte that is not UTF-8
+_DECLARATION = re.compile(rb"<!ENTITY([^<]*)")
+_ENTITY = re.compile(rb"&([^;]*);")
+_NOT_READ = b"the rest of the file was not read"
 _SYNTAXES = {
     ".nt": ox.RdfFormat.N_TRIPLES,
     ".nq": ox.RdfFormat.N_QUADS,
@@ -321,14 +326,17 @@ def rdf_chunks(source: Source, index: int) -> Iterator[Chunk]:
         return
     # The other syntaxes cannot be cut into chunks before they are parsed.
     with SourceReader(source.path) as reader:
-        yield from _as_lines(reader, index, _SYNTAXES[source.role])
+        yield from _as_lines(reader, index, _SYNTAXES[source.role], source.limits)
 
 
-def _as_lines(reader: SourceReader, index: int, syntax: ox.RdfFormat) -> Iterator[Chunk]:
+def _as_lines(
+    reader: SourceReader, index: int, syntax: ox.RdfFormat, limits: Limits
+) -> Iterator[Chunk]:
     """Yield chunks of N-Quads lines from another syntax; a line is a statement."""
     lines: list[str] = []
     number, first, size = 0, 1, 0
-    for text in _statements_of(reader, syntax):
+    file = _TextReader(reader, syntax == ox.RdfFormat.RDF_XML, limits)
+    for text in _statements_of(file, syntax):
         number += 1
         if isinstance(text, SyntaxError):
             # A line that is malformed too takes its place and its number.
@@ -342,26 +350,86 @@ def _as_lines(reader: SourceReader, index: int, syntax: ox.RdfFormat) -> Iterato
             lines, size = [], 0
     if lines:
         yield Chunk(index, first, _joined(lines), done=reader.position())
-    if reader.damage is not None:
+    if file.stopped:
+        yield Chunk(index, number + 1, _NOT_READ, broken=file.stopped)
+    elif reader.damage is not None:
         damage = reader.damage.encode()
         yield Chunk(index, number + 1, damage, broken="truncated or damaged archive")
 
 
 class _TextReader:
-    """A reader that marks bytes that are not UTF-8: pyoxigraph would stop at the first of them."""
+    """Text for pyoxigraph, which ends where one statement would become too long.
 
-    def __init__(self, reader: SourceReader) -> None:
+    Bytes that are not UTF-8 are marked: pyoxigraph would stop at the first of them.
+    """
+
+    def __init__(self, reader: SourceReader, is_xml: bool, limits: Limits) -> None:
         self._reader = reader
+        self._is_xml = is_xml
+        self._limits = limits
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._held = b""  # the start of an entity declaration that is not complete
+        self._ready = b""  # checked bytes that are not given out yet
+        self._entities: dict[bytes, int] = {}  # bytes that each declared entity expands to
+        self._longest = 0  # of the entities
+        self._size = 0  # bytes given out for the current statement, with entities expanded
+        self.stopped = ""  # why reading ended early
+
+    def start_statement(self) -> None:
+        """Count from 0 again: pyoxigraph has finished a statement."""
+        self._size = 0
 
     def read(self, size: int) -> bytes:
         """Return at most `size` bytes."""
-        while True:
+        while not self._ready and not self.stopped:
             # A byte may become a mark of three bytes, and the decoder may hold back up to three.
             block = self._reader.read(max(1, size // 3 - 3))
             text = self._decoder.decode(block, final=not block)
-            if text or not block:
-                return re.sub("[\udc80-\udcff]", _MARK, text).encode()
+            marked = re.sub("[\udc80-\udcff]", _MARK, text).encode()
+            self._ready = self._check(marked, final=not block)
+            if not block:
+                break
+        block, self._ready = self._ready[:size], self._ready[size:]
+        return block
+
+    def _check(self, block: bytes, final: bool) -> bytes:
+        """Count a block, and return what may be given out of it and of what was held back."""
+        data = self._held + block
+        end = len(data) if final or not self._is_xml else _end_of_declarations(data)
+        ready, self._held = data[:end], data[end:]
+        for found in _DECLARATION.finditer(ready) if self._is_xml else ():
+            self._declare(found[1])
+            if self.stopped:  # pyoxigraph expands an entity where it is declared
+                return ready[: found.start()]
+        if len(self._held) > len(b"<!ENTITY") + self._limits.name:  # no need to wait for its end
+            self.stopped = "XML entity too long"
+        # Any `&` may be the longest entity.
+        self._size += len(ready) + ready.count(b"&") * self._longest
+        if self._size > self._limits.line:
+            self.stopped = self.stopped or "statement too long"
+        return ready
+
+    def _declare(self, body: bytes) -> None:
+        """Record the size of an entity: its text with the entities in it expanded."""
+        name, value = (*body.strip(b" %\t\r\n").split(None, 1), b"", b"")[:2]
+        inner = (self._entities.get(entity, self._longest) for entity in _ENTITY.findall(value))
+        size = len(value) + sum(inner)
+        self._entities[name] = max(size, self._entities.get(name, 0))
+        self._longest = max(size, self._longest)
+        if size > self._limits.name:
+            self.stopped = "XML entity too long"
+
+
+def _end_of_declarations(data: bytes) -> int:
+    """Return where a declaration begins that may go on in the next block; else the length.
+
+    pyoxigraph takes everything up to the next `<` as one, so only the last `<` can begin it.
+    """
+    start = data.rfind(b"<")
+    is_open = start >= 0 and (
+        data.startswith(b"<!ENTITY", start) or b"<!ENTITY".startswith(data[start:])
+    )
+    return start if is_open else len(data)
 
 
 def _joined(lines: list[str]) -> bytes:
@@ -369,18 +437,28 @@ def _joined(lines: list[str]) -> bytes:
     return "\n".join(lines).encode().replace(_MARK.encode(), b"\xff")
 
 
-def _statements_of(reader: SourceReader, syntax: ox.RdfFormat) -> Iterator[str | SyntaxError]:
+def _statements_of(file: _TextReader, syntax: ox.RdfFormat) -> Iterator[str | SyntaxError]:
     """Yield the N-Quads lines of a file in another syntax, with its errors in between."""
-    file = cast(IO[bytes], _TextReader(reader))  # pyoxigraph only calls `read`
-    quads = iter(ox.parse(file, format=syntax, lenient=True, base_iri="file:///"))
+    source = cast(IO[bytes], file)  # pyoxigraph only calls `read`
+    quads = iter(ox.parse(source, format=syntax, lenient=True, base_iri="file:///"))
     while True:
         try:
             quad = next(quads)
         except StopIteration:
             return
+        except MemoryError as error:
+            # Not the machine's memory: pyoxigraph holds at most 16 MiB of Turtle at a time.
+            if "buffer maximal size" not in str(error):
+                raise
+            file.stopped = "statement too long"
+            return
         except SyntaxError as error:
+            if file.stopped:  # the error is that of the missing rest
+                return
+            file.start_statement()
             yield error
             continue
+        file.start_statement()
         # pyoxigraph labels anonymous nodes at random, which would change the rejects file.
         ends = (quad.subject, quad.object)
         subject, object_ = (t if isinstance(t, ox.NamedNode | ox.Literal) else "_:b" for t in ends)

@@ -25,11 +25,11 @@ from prixlm.files import (
     write_atomically,
 )
 from prixlm.importers import stage, streams
-from prixlm.importers.format import Account, Chunk
+from prixlm.importers.format import Account, Chunk, Limits
 from prixlm.importers.join import Joins
 from prixlm.importers.plan import Langs, Plan, plan_import, source_size
 from prixlm.importers.stage import first_samples, parsing, stage_source
-from prixlm.kb.store import KB, Manifest
+from prixlm.kb.store import FORMAT, KB, Manifest
 from prixlm.types import Progress
 
 
@@ -42,6 +42,8 @@ def import_kb(
     max_triples: int | None = None,
     seed: int = 0,
     licence: str | None = None,
+    max_name: int = Limits.name,
+    max_line: int = Limits.line >> 20,
     overwrite: bool = False,
     strict: bool = False,
     memory: str = "1GiB",
@@ -52,7 +54,9 @@ def import_kb(
     format: a name of the format table; recognised from the sources by default.
     langs: the languages to keep; None for all (the paper's 17 for the world KB).
     max_triples: keep a random sample of this many triples, drawn with `seed`.
-    licence: the licence of the data, where the format does not state it.
+    licence: the licence of the data, instead of the format's default.
+    max_name: the longest name or key, in characters; rows with a longer one are rejected.
+    max_line: the longest line, or statement of RDF without lines, in MiB; longer ones are rejected.
     strict: stop at the first malformed row.
     memory: what the joins may use; larger ones spill to disk.
 
@@ -68,10 +72,17 @@ def import_kb(
     to = Path(to)
     report = progress or (lambda _stage, _done, _total: None)
     plan = plan_import(
-        sources, format=format, langs=langs, max_triples=max_triples, seed=seed, licence=licence
+        sources,
+        format=format,
+        langs=langs,
+        max_triples=max_triples,
+        seed=seed,
+        licence=licence,
+        max_name=max_name,
+        max_line=max_line,
     )
     files = [source.path for source in plan.sources if source.path.exists()]
-    work_folder = check_target(to, files, overwrite)
+    work_folder = check_target(to, files, overwrite, FORMAT)
     # Hashing a large dump takes minutes: refuse a second import of the folder before it.
     with disk_errors(work_folder), locked(work_folder):
         described = _describe(plan, report)
@@ -118,6 +129,8 @@ def _describe(plan: Plan, report: Progress) -> dict[str, Any]:
         "langs": None if plan.langs is None else list(plan.langs),
         "max_triples": plan.max_triples,
         "seed": plan.seed,
+        "max_name": plan.limits.name,
+        "max_line": plan.limits.line,
     }
     tool = f"prixlm {version('prixlm')}"
     return {"sources": sources, "options": options, "licence": plan.licence, "tool": tool}
@@ -129,7 +142,7 @@ def _stage(plan: Plan, work: Workspace, strict: bool, report: Progress) -> Accou
     total, done = plan.num_bytes(), 0
     with parsing(total, plan.format.in_processes) as parse:
         for index, source in enumerate(plan.sources):
-            parser = plan.format.parser(plan.sources, index, plan.langs)
+            parser = plan.parser(index)
             chunks = _reporting(plan.format.chunks(source, index), report, done, total)
             for part in stage_source(index, parser, chunks, work, parse):
                 account.add(part.read, part.rejected, part.filtered, part.samples)

@@ -37,6 +37,7 @@ from prixlm.importers.format import (
     Reject,
     printable,
 )
+from prixlm.threads import usable_cores
 
 PART_CHUNKS = 64
 BATCH_ROWS = 1 << 17
@@ -74,7 +75,7 @@ def parsing(num_bytes: int, in_processes: bool) -> Iterator[Parse]:
         yield lambda parser, chunks: (parse_chunk(parser, chunk) for chunk in chunks)
         return
     # One chunk is read while the others are parsed.
-    workers = max(2, os.cpu_count() or 1)
+    workers = max(2, usable_cores())
     executor: Executor
     if in_processes:
         # Not fork: Arrow's and DuckDB's threads do not survive it.
@@ -232,22 +233,27 @@ class StagedTables:
             reader: Any = cursor.sql(query).to_arrow_reader(rows)
             yield from (batch for batch in reader if batch.num_rows)
 
-    def reject(self, reason: str, rows: str, staged: str) -> int:
+    def reject(self, reason: str, rows: str, staged: str, which: str = "") -> int:
         """Count the rows of `SELECT ... FROM rows` as rejected, and return their number.
 
-        They have a `pos`; the first of them are sampled as they are in the table `staged`.
+        They have a `pos`; the first of them are sampled as they are in the table `staged`. If a
+        line may have other rows in that table, `which` tells the rejected ones: SQL that follows
+        `FROM staged f`.
         """
         number = self.count(rows)
         if not number:
             return 0
         self._account.rejected[reason] += number
         first = f"SELECT pos FROM {rows} ORDER BY pos LIMIT {NUM_SAMPLES}"
-        columns = ", ".join(n for n in STAGED[staged].names if n not in ("line", "lang", "split"))
-        # Several rows may come from one line; the sample shows one of them.
+        # A small table of its own: `which` may join it, and must not join all staged rows.
+        self.run(f"CREATE TEMP TABLE sampled AS SELECT * FROM {staged} WHERE pos IN ({first})")
+        names = [n for n in STAGED[staged].names if n not in ("line", "lang", "split")]
+        columns = ", ".join(f"f.{name}" for name in names)
         shown = self.run(
-            f"SELECT pos, min(concat_ws(' ', {columns})) FROM {staged} "
-            f"WHERE pos IN ({first}) GROUP BY pos ORDER BY pos"
+            f"SELECT DISTINCT f.pos, concat_ws(' ', {columns}) AS text FROM sampled f {which} "
+            f"ORDER BY f.pos, text LIMIT {NUM_SAMPLES}"
         )
+        self.run("DROP TABLE sampled")
         for pos, text in shown:
             source, line = pos >> _LINE_BITS, pos & ((1 << _LINE_BITS) - 1)
             self._account.samples.append(Reject(reason, source, line, printable(text)))

@@ -2,14 +2,14 @@
 
 `.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` are decompressed on the fly, bz2 in several
 threads. (Not gz: zlib is fast enough, and rapidgzip does not report a missing end.) A truncated or
-damaged archive gives every line before the damage, then one broken chunk that says so.
+damaged archive gives every line before the damage, then one broken chunk that says so; so does an
+archive that expands beyond all measure. A line beyond the source's limit is skipped, never held.
 """
 
 import bz2
 import contextlib
 import gzip
 import lzma
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,9 +21,13 @@ import rapidgzip
 
 from prixlm.errors import PrixError
 from prixlm.importers.format import Chunk, Source
+from prixlm.threads import usable_cores
 
 CHUNK_BYTES = 8 << 20
-MAX_LINE_BYTES = 64 << 20
+MAX_EXPANSION = 1000
+FREE_EXPANSION = 1 << 30
+"""An archive may expand to this many times its size; this many bytes are allowed in any case. Dumps
+expand 5 to 100 times, a bomb a million times."""
 _SMALL_READ = 1 << 16
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _DAMAGE = (
@@ -89,8 +93,21 @@ class SourceReader:
                 self._recover(EOFError("nothing in the archive"))
                 continue
             self._served += len(block)
+            if self._is_bomb():
+                self.damage = (
+                    f"expands to more than {MAX_EXPANSION:,} times its size; the rest was not read"
+                )
+                return b""
             return block
         return b""
+
+    def _is_bomb(self) -> bool:
+        """Tell whether the archive has expanded further than any dump does."""
+        return (
+            self._suffix in _COMPRESSED
+            and self._served > FREE_EXPANSION
+            and self._served > MAX_EXPANSION * self._path.stat().st_size
+        )
 
     def _read_small(self) -> bytes:
         """Read what is decompressed already: a larger read that fails would lose it."""
@@ -109,7 +126,7 @@ class SourceReader:
         except OSError as error:
             raise PrixError(f"cannot read {self._path}: {error.strerror}.") from None
         # The parallel reader loses what it had decompressed when it meets damage.
-        cores = 1 if self._serial else os.cpu_count() or 1
+        cores = 1 if self._serial else usable_cores()
         match self._suffix:
             case ".gz":
                 return gzip.GzipFile(fileobj=raw)
@@ -172,10 +189,11 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
 def line_chunks(source: Source, index: int) -> Iterator[Chunk]:
     """Yield the lines of a file in chunks of at most about `CHUNK_BYTES`."""
     with SourceReader(source.path) as reader:
-        yield from _cut_lines(reader, index)
+        yield from _cut_lines(reader, index, source.limits.line)
 
 
-def _cut_lines(reader: SourceReader, index: int) -> Iterator[Chunk]:
+def _cut_lines(reader: SourceReader, index: int, longest: int) -> Iterator[Chunk]:
+    """Yield chunks of whole lines; one of more than `longest` bytes is a broken chunk."""
     line, rest, first = 1, b"", True
     while block := reader.read(CHUNK_BYTES):
         rest += block
@@ -185,15 +203,15 @@ def _cut_lines(reader: SourceReader, index: int) -> Iterator[Chunk]:
         # import must cut the same chunks.
         while len(rest) >= CHUNK_BYTES:
             end = rest.rfind(b"\n", 0, CHUNK_BYTES) + 1 or rest.find(b"\n") + 1
-            if not end:
+            # A bomb or a binary file may have no line ends: do not read it as one line.
+            if (end or len(rest)) > max(longest, CHUNK_BYTES):
+                yield Chunk(index, line, rest[:1000], broken="line too long")
+                line, rest = line + 1, rest[end:] if end else _skip_line(reader)
+            elif end:
+                yield Chunk(index, line, rest[:end], done=reader.position())
+                line, rest = line + rest.count(b"\n", 0, end), rest[end:]
+            else:
                 break
-            yield Chunk(index, line, rest[:end], done=reader.position())
-            line, rest = line + rest.count(b"\n", 0, end), rest[end:]
-        # A binary file may have no line ends at all: do not read it into memory as one line.
-        if len(rest) > MAX_LINE_BYTES:
-            yield Chunk(index, line, rest[:1000], broken="line too long")
-            rest = _skip_line(reader)
-            line += 1
     # Of a damaged file, the last line may be cut: only whole lines are parsed.
     end = rest.rfind(b"\n") + 1 if reader.damage is not None else len(rest)
     if end:

@@ -31,7 +31,7 @@ from prixlm.importers.format import (
     clean_names,
     map_unique,
 )
-from prixlm.importers.streams import head, line_chunks, plain_suffix
+from prixlm.importers.streams import CHUNK_BYTES, head, line_chunks, plain_suffix
 from prixlm.languages import normalise
 from prixlm.types import Array
 
@@ -320,13 +320,32 @@ def _table_chunks(source: Source, index: int) -> Iterator[Chunk]:
     columns, _ = read_header(source.path)
     line = 1
     size = source.path.stat().st_size
-    with pq.ParquetFile(source.path) as file:
+    # A few bytes of a dictionary stand for any number of long texts: cut them before they expand.
+    with pq.ParquetFile(source.path, read_dictionary=list(columns)) as file:
         total = max(1, file.metadata.num_rows)
-        for batch in file.iter_batches(1 << 16, columns=list(columns)):
+        for batch in file.iter_batches(_batch_rows(file.metadata), columns=list(columns)):
             # Parsers read text only: numbers and dates are names too.
-            texts = pa.record_batch([_cast(c) for c in batch], names=batch.schema.names)
+            cut = [_cut(column, source.limits.name) for column in batch]
+            texts = pa.record_batch([_cast(column) for column in cut], names=batch.schema.names)
             line += batch.num_rows
             yield Chunk(index, line - batch.num_rows, texts, done=size * (line - 1) // total)
+
+
+def _batch_rows(metadata: pq.FileMetaData) -> int:
+    """Return how many rows to read at once, so that they take about `CHUNK_BYTES`."""
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    widest = max((g.total_byte_size // max(1, g.num_rows) for g in groups), default=0)
+    return max(1, min(1 << 16, CHUNK_BYTES // max(1, widest)))
+
+
+def _cut(column: pa.Array, longest: int) -> pa.Array:
+    """Return a column without dictionary; texts that are too long keep one character too many."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    words = column.dictionary
+    if pa.types.is_binary(words.type) or pa.types.is_large_binary(words.type):
+        return pc.binary_slice(words, 0, 4 * longest + 4).take(column.indices)
+    return pc.utf8_slice_codeunits(words, 0, longest + 1).take(column.indices)
 
 
 def _cast(column: pa.Array) -> pa.Array:

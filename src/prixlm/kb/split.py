@@ -7,6 +7,8 @@ A split is a KB folder whose triples are marked. Training reads `train` and noth
 - `unseen`: whole concepts are held out, in all languages. Every triple that touches one is a test
   triple. Their links are kept or removed.
 - `by_concept`: a fact is held out in every language at once, so that no other language states it.
+- `everywhere`: a share of the held-out facts is held out in every language, the others in one. A
+  confidence that is fitted on both knows facts that can be carried over and facts that cannot.
 - `hide_links`: the links of whole concepts are withheld, and the triples stay as they are.
   (Half of single withheld links could be inferred through a third language.)
 
@@ -30,7 +32,7 @@ from prixlm.arrays import ragged_offsets
 from prixlm.errors import PrixError
 from prixlm.files import check_target, open_database, open_workspace, publish, quote_path
 from prixlm.kb.concepts import count_linked
-from prixlm.kb.store import KB, SPLITS, quote_texts
+from prixlm.kb.store import FORMAT, KB, SPLITS, quote_texts
 from prixlm.kb.writer import write_table
 from prixlm.languages import parse_languages
 from prixlm.types import Array
@@ -52,6 +54,7 @@ class SplitConfig:
     valid: float = 0.05  # share for choices; of the concepts, where whole concepts are held out
     unseen: float | None = None  # hold out this share of the concepts instead
     by_concept: bool = False  # hold out a fact in every language at once
+    everywhere: float = 0.0  # hold out this share of the held-out facts in every language at once
     hide_links: float | None = None  # withhold the links of this share of the linked concepts
     links: Literal["keep", "remove"] = "keep"  # the links of held-out entities
     langs: tuple[str, ...] | None = None  # test in these languages only
@@ -59,7 +62,7 @@ class SplitConfig:
     seed: int = 0  # of the random draw
 
     def __post_init__(self) -> None:
-        for name in ("test", "valid", "unseen", "hide_links"):
+        for name in ("test", "valid", "unseen", "hide_links", "everywhere"):
             share = getattr(self, name)
             if share is not None and not 0 <= share < 1:
                 flag = "--" + name.replace("_", "-")
@@ -85,6 +88,11 @@ class SplitConfig:
             raise PrixError(
                 f"valid and test take {held_out:.0%}: nothing would be left for train. "
                 "Pass smaller shares."
+            )
+        if self.everywhere and (self.by_concept or self.unseen or self.hide_links):
+            raise PrixError(
+                "--everywhere cannot be combined with --by-concept, --unseen or --hide-links. "
+                "Choose one."
             )
         if self.unseen is not None and self.by_concept:
             raise PrixError("--unseen and --by-concept are different splits. Choose one.")
@@ -114,7 +122,7 @@ def split_kb(
     """
     config = config or SplitConfig()
     to = Path(to)
-    work_folder = check_target(to, [kb.folder], overwrite)
+    work_folder = check_target(to, [kb.folder], overwrite, FORMAT)
     _check(kb, config)
     # A split takes seconds: it is not resumed, so its workspace has no stamp of its own.
     with open_workspace(work_folder, {}) as work:
@@ -217,6 +225,8 @@ def _method(config: SplitConfig) -> str:
         return "unseen"
     if config.hide_links is not None:
         return "hidden-links"
+    if config.everywhere:
+        return "mixed"
     return "by-concept" if config.by_concept else "random"
 
 
@@ -267,6 +277,22 @@ def _chooser(kb: KB, concept: Array, held_out: Array | None, config: SplitConfig
             return only_tested(batch, _by_share(drawn, config.test, config.valid))
 
         return by_fact
+    if config.everywhere:
+
+        def mixed(batch: pa.RecordBatch) -> Array:
+            relation = np.asarray(batch.column("relation"))
+            ends = [np.asarray(batch.column(name)) for name in ("subject", "object")]
+            share = config.everywhere
+            # A number for the fact, the same in every language, and one for the triple itself.
+            of_fact = _draw(config.seed, concept[ends[0]], relation, concept[ends[1]])
+            of_triple = _draw(config.seed + 1, ends[0], relation, ends[1])
+            everywhere = _by_share(of_fact, share * config.test, share * config.valid)
+            alone = _by_share(of_triple, (1 - share) * config.test, (1 - share) * config.valid)
+            is_tested = np.asarray(pc.is_in(batch.column("lang"), tested))
+            alone = np.where(is_tested, alone, TRAIN)
+            return only_tested(batch, np.where(everywhere == TRAIN, alone, everywhere))
+
+        return mixed
     return _RandomChooser(kb, config)
 
 

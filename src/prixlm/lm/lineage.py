@@ -86,14 +86,15 @@ class Lineage:
             "links too long": self.links_too_long or {},
         }
 
-    def check_unseen_facts(self, kb: KB, what: str) -> None:
+    def check_unseen_facts(self, kb: KB, what: str, split: KB | None = None) -> None:
         """Refuse a model that was trained on anything but the train facts and links of `kb`.
 
-        what: names the model in the error, such as "the encoder".
+        what: names the model in the error, such as "the encoder". split: a split of `kb`, which
+        may be trained on instead: it knows less.
         """
         kbs = set(self.kbs)
         # Nothing but this KB: its fingerprint covers which facts are train and which are held out.
-        if kbs == {kb.fingerprint()}:
+        if kbs == {kb.fingerprint()} or (split is not None and kbs == {split.fingerprint()}):
             return
         if _parent(kb) in kbs:
             raise PrixError(

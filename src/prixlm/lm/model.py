@@ -102,23 +102,26 @@ class PrixLM(nn.Module):
     ) -> "PrixLM":
         """Load a base model from the hub or a folder, and add role and language tokens.
 
-        The embeddings of new tokens are drawn at random with the base's own spread. (The library's
-        default is the mean of the old ones, which makes all new tokens alike.)
+        The embeddings of new tokens are drawn at random, with the mean and the standard deviation
+        that the base's embeddings have in each dimension. (The library's default is the mean of the
+        old ones, which makes all new tokens alike.)
+        seed: of the new embeddings, and of the prediction head of a base without one.
         keep: returns the pieces to keep, if the vocabulary is trimmed (`trim.pieces_to_keep`).
         """
-        backbone, tokenizer, causal = load_base(base)
-        untrimmed = None
+        backbone, tokenizer, causal = load_base(base, seed=seed)
+        # A base may itself be trimmed: what counts is how its own base reads.
+        first = Path(base) / _UNTRIMMED
+        untrimmed: Path | Tokenizer | None = first if first.exists() else None
         if keep is not None:
-            untrimmed = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+            untrimmed = untrimmed or Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
             tokenizer = trim_base(backbone, tokenizer, keep(tokenizer.backend_tokenizer))
         add_tokens(tokenizer.backend_tokenizer, languages)
         # Some bases have more embeddings than pieces: new tokens then take the spare rows.
         old_size = backbone.get_input_embeddings().num_embeddings
         if len(tokenizer) > old_size:
             backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-            generator = torch.Generator().manual_seed(seed)
             weight = backbone.get_input_embeddings().weight.data
-            weight[old_size:].normal_(0.0, backbone.config.initializer_range, generator=generator)
+            _draw_like(weight[:old_size], weight[old_size:], seed)
         settings = Settings(languages=tuple(languages), mask="causal" if causal else "prefix")
         return cls(backbone, tokenizer, settings, untrimmed)
 
@@ -240,6 +243,14 @@ class PrixLM(nn.Module):
 
     def _first_position(self) -> int:
         return self.kind.first_position(self.backbone.config)
+
+
+def _draw_like(old: Tensor, new: Tensor, seed: int) -> None:
+    """Fill `new`, (N, H), at random, with the mean and spread of `old` in each dimension."""
+    # Not the config's initializer_range: that is the spread from before the base was trained.
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(new.shape, generator=generator)
+    new.copy_(old.mean(0) + old.std(0) * noise)
 
 
 def attention_mask(prefix: Tensor, length: Tensor, size: int, *, causal: bool = False) -> Tensor:

@@ -1,18 +1,23 @@
 """Vocabulary trimming: reduce a tokenizer to the pieces that a KB needs.
 
 XLM-R has 250,002 pieces and the names of a KB use a fraction of them. The others cost memory, and
-time in the output projection. These stay: every piece that occurs in the KB's names or in a text to
-keep, every single character (so that new names can be spelled), bytes and special tokens. Names of
-the KB are tokenised as before, because the best path keeps all its pieces and its score.
+time in the output projection. These stay: every piece that occurs in the KB's names and aliases, in
+the frequent words of its languages or in a text to keep, every single character (so that new names
+can be spelled), bytes and special tokens. Such text is tokenised as before, because the best path
+keeps all its pieces and its score. Any other text that lost a piece is read in other pieces than by
+the base. A trimmed model keeps its base's tokenizer, so that this can be told.
 
     kept = pieces_to_keep(kb, tokenizer, texts=["also these words"])
     small = trim_tokenizer(tokenizer, kept)        # new id i is old id kept[i]
+    check_reading(model, words, "words")           # refuses if too many are read differently
 """
 
 import json
+import logging
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -20,7 +25,20 @@ from tokenizers import Tokenizer
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.token_cache import encode_names, name_batches
+from prixlm.lm.words import frequent_words
 from prixlm.types import Array, Progress
+
+if TYPE_CHECKING:
+    from prixlm.lm.model import PrixLM
+
+logger = logging.getLogger(__name__)
+NUM_WORDS = 50_000
+"""Frequent words of each language whose pieces are kept: as many as are candidates of a lexicon."""
+MAX_DIFFERENT = 0.05
+"""Largest share of texts that a trimmed model may read in other pieces than its base, where a
+figure or an encoder depends on them."""
+_SAMPLE = 10_000
+"""Names of a KB that stand for all of them."""
 
 _WORD_START = "▁"  # of Unigram
 _CONTINUATION = "##"  # of WordPiece
@@ -28,16 +46,28 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def pieces_to_keep(
-    kb: KB, tokenizer: Tokenizer, texts: Iterable[str] = (), progress: Progress | None = None
+    kb: KB,
+    tokenizer: Tokenizer,
+    texts: Iterable[str] = (),
+    progress: Progress | None = None,
+    *,
+    num_words: int = NUM_WORDS,
 ) -> Array:
-    """Return the ids of the pieces that a KB and some texts need, ascending."""
+    """Return the ids of the pieces that a KB and some texts need, ascending.
+
+    num_words: frequent words of each of its languages whose pieces are kept, too.
+    """
     used = np.zeros(tokenizer.get_vocab_size(), bool)
     for done, names in enumerate(name_batches(kb)):
         _mark(used, tokenizer, names)
         if progress is not None:
             progress("trim", min((done + 1) * len(names), kb.num_entities), kb.num_entities)
-    for text in texts:
-        _mark(used, tokenizer, [text])
+    for batch in kb.batches("aliases", ["name"]):
+        _mark(used, tokenizer, batch.column(0).to_pylist())
+    for lang in kb.languages if num_words else ():
+        with suppress(PrixError):  # wordfreq does not have every language
+            _mark(used, tokenizer, frequent_words(lang, num_words))
+    _mark(used, tokenizer, list(texts))
     for piece, piece_id in tokenizer.get_vocab().items():
         letters = piece.removeprefix(_WORD_START).removeprefix(_CONTINUATION)
         used[piece_id] |= len(letters) <= 1 or _BYTE.fullmatch(piece) is not None
@@ -95,3 +125,68 @@ def _renumber(processor: dict[str, Any] | None, new_id: dict[int, int]) -> None:
         if name in processor:
             text, old = processor[name]
             processor[name] = [text, new_id[old]]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_differently(model: "PrixLM", texts: Sequence[str]) -> list[str]:
+    """Return the texts that a trimmed model reads in other pieces than its base; each once."""
+    before, now = model.untrimmed, model.encoder.tokenizer
+    if before is None:
+        return []
+    distinct = list(dict.fromkeys(texts))
+    # Compare pieces, not ids: trimming gives the kept pieces new ids.
+    pairs = zip(encode_names(now, distinct), encode_names(before, distinct), strict=True)
+    return [
+        text
+        for text, (ids, old_ids) in zip(distinct, pairs, strict=True)
+        if [now.id_to_token(i) for i in ids] != [before.id_to_token(i) for i in old_ids]
+    ]
+
+
+def check_reading(
+    model: "PrixLM", texts: Sequence[str], what: str, most: float = MAX_DIFFERENT
+) -> None:
+    """Refuse texts of which a trimmed model reads more than a share in other pieces than its base.
+
+    A smaller share is a warning. what: names the texts, such as "mentions"; most: the share.
+    """
+    different = read_differently(model, texts)
+    if len(different) > most * len(set(texts)):
+        raise PrixError(_describe(different, texts, what))
+    if different:
+        logger.warning("%s", _describe(different, texts, what))
+
+
+def warn_of_reading(model: "PrixLM", texts: Sequence[str], what: str) -> bool:
+    """Warn of texts that a trimmed model reads in other pieces than its base; tell if it did."""
+    different = read_differently(model, texts)
+    if different:
+        logger.warning("%s", _describe(different, texts, what))
+    return bool(different)
+
+
+def warn_of_another_kb(model: "PrixLM", kb: KB) -> None:
+    """Warn if a model was trimmed for another KB and reads names of this one differently."""
+    is_own = model.settings.lineage.kb_fingerprint == kb.fingerprint()
+    if not is_own and model.untrimmed is not None:
+        warn_of_reading(model, sample_names(kb), f"names of {kb.folder}")
+
+
+def sample_names(kb: KB) -> list[str]:
+    """Return names of a KB to check a model's reading with: all, or evenly spaced ones."""
+    count = min(kb.num_entities, _SAMPLE)
+    return kb.names(np.linspace(0, kb.num_entities - 1, count).astype(int).tolist())
+
+
+def _describe(different: list[str], texts: Sequence[str], what: str) -> str:
+    total = len(set(texts))
+    share = 100 * len(different) / total
+    percent = f"{share:.0f}" if share >= 1 else f"{share:.1g}"
+    return (
+        f"the model's vocabulary was trimmed without the pieces of {len(different):,} of "
+        f"{total:,} {what} ({percent} %), such as {different[0]!r}: it reads them in other pieces "
+        "than its base. Pretrain with `--trim --keep FILE`, where the file has such text, or "
+        "without --trim."
+    )

@@ -3,6 +3,7 @@
     ranked = ranker.best(queries, 10)             # the best objects of each query, with scores
     ranks = ranker.ranks(queries, objects)        # the rank of a given object among all candidates
     scores = ranker.scores(queries, owner, entity)
+    asked = ranker.ask(queries, 10, given)        # both at once, for half the work
 
 Queries are arrays: one language, and subjects and relations of a KB. The candidates of a query are
 all entities of the language except the *filtered* ones: known objects that do not count as answers
@@ -16,8 +17,9 @@ Dimension letters: Q queries, N answers of all queries, one query after another,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +43,9 @@ _CHUNK = 1024
 
 Pairs = tuple[Array, Array, Array]
 """Scored pairs, (N,) each: the query's row, the object (an entity or a concept), and the score."""
+GivenPairs = tuple[Array, Array]
+"""Pairs whose score will be asked for, (N,) each: the query's row, sorted, and the entity."""
+NO_PAIRS: GivenPairs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,14 @@ class Ranked:
         return np.repeat(np.arange(len(self.offset) - 1), np.diff(self.offset))
 
 
+@dataclass(frozen=True)
+class Answered:
+    """What a ranker says about some queries: its best objects, and the score of any other one."""
+
+    ranked: Ranked
+    scores: Callable[[Array, Array], Array]  # (owner, entity) to scores, as `Ranker.scores`
+
+
 class Ranker(Protocol):
     """Anything that ranks the objects of queries."""
 
@@ -105,6 +118,14 @@ class Ranker(Protocol):
 
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
         """Return the score of entity[i] for query owner[i]; -infinity if it has none."""
+
+    def ask(self, queries: Queries, k: int, given: GivenPairs = NO_PAIRS) -> Answered:
+        """Return the k best objects of each query, and the scores of others without asking again.
+
+        given: pairs whose scores the caller will want. A ranker for which they are costly finds
+        them on the way.
+        """
+        return Answered(self.best(queries, k), partial(self.scores, queries))
 
 
 def make_ranked(num_queries: int, owner: Array, entity: Array, score: Array, k: int) -> Ranked:
@@ -155,7 +176,7 @@ def drop_filtered(queries: Queries, pairs: Pairs) -> Pairs:
     return owner[kept], entity[kept], score[kept]
 
 
-class PairRanker(ABC):
+class PairRanker(Ranker, ABC):
     """A ranker that scores some pairs of query and object and knows nothing about the others."""
 
     name: str
@@ -196,6 +217,16 @@ class PairRanker(ABC):
             pairs = self.scored(chunk)
             scores[wanted] = scores_from_pairs(pairs, owner[wanted] - rows[0], entity[wanted])
         return scores
+
+    def ask(self, queries: Queries, k: int, given: GivenPairs = NO_PAIRS) -> Answered:
+        """Return the k best objects of each query, and the scores of all scored pairs."""
+        chunks: list[Pairs] = [(*NO_PAIRS, np.zeros(0))]
+        for rows, chunk in self._chunks(queries):
+            owner, entity, score = self.scored(chunk)
+            chunks.append((owner + rows[0], entity, score))
+        owner, entity, score = (np.concatenate(part) for part in zip(*chunks, strict=True))
+        pairs = owner, entity, score
+        return Answered(make_ranked(len(queries), *pairs, k), partial(scores_from_pairs, pairs))
 
     def _chunks(self, queries: Queries) -> Iterator[tuple[Array, Queries]]:
         """Yield the rows of each chunk of queries, and the chunk."""
@@ -268,7 +299,7 @@ def read_merged_triples(kb: KB, splits: Sequence[str] = ("train",)) -> Array:
     return np.stack([column[forward] for column in (merged.source, merged.relation, merged.target)])
 
 
-class PerLanguage:
+class PerLanguage(Ranker):
     """A ranker that asks another ranker for each language."""
 
     def __init__(self, name: str, rankers: Mapping[str, Ranker]) -> None:
@@ -286,6 +317,10 @@ class PerLanguage:
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
         """Return the score of entity[i] for query owner[i]; -infinity if it has none."""
         return self._of(queries).scores(queries, owner, entity)
+
+    def ask(self, queries: Queries, k: int, given: GivenPairs = NO_PAIRS) -> Answered:
+        """Return the k best objects of each query, and the scores of others."""
+        return self._of(queries).ask(queries, k, given)
 
     def _of(self, queries: Queries) -> Ranker:
         if queries.lang not in self.rankers:

@@ -18,9 +18,10 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -31,21 +32,41 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, locked, replacing, write_atomically
+from prixlm.files import check_kind, disk_errors, locked, replacing, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.kernels import linear_cross_entropy
 from prixlm.lm.lineage import Lineage
 from prixlm.metrics import BEYOND
-from prixlm.rankers.base import Queries, Ranked, make_ranked, read_triples
+from prixlm.rankers.base import (
+    NO_PAIRS,
+    Answered,
+    GivenPairs,
+    Queries,
+    Ranked,
+    Ranker,
+    make_ranked,
+    read_triples,
+)
 from prixlm.training.checkpoints import saving
 from prixlm.training.costs import RunCosts, peak_memory, synchronise
-from prixlm.training.loop import Step, TrainingConfig, make_optimizer, processes, train
+from prixlm.training.loop import (
+    Step,
+    TrainingConfig,
+    autocast,
+    choose_precision,
+    make_optimizer,
+    processes,
+    train,
+)
 from prixlm.types import Array, Progress
 
 _WEIGHTS = "model.safetensors"
 _SETTINGS = "graph.json"
 _QUERIES = 256
 """Queries whose scores of all candidates are held in memory at once."""
+_KEPT_SCORES = 1 << 26
+"""Scores of queries and candidates, 256 MiB, up to which `ask` keeps them instead of computing them
+again."""
 _VALID = 4000
 """Valid questions, of both directions, whose loss is reported."""
 _TIMED_STEPS, _TIMED_SECONDS = 20, 10.0
@@ -322,6 +343,7 @@ def _check_folder(to: Path) -> None:
     """Refuse to write into anything but an empty folder or a run of ours."""
     if to.exists() and not to.is_dir():
         raise PrixError(f"{to} is a file: name a folder for the graph embedding.")
+    check_kind(to, _SETTINGS)
     if to.is_dir() and any(to.iterdir()) and not (to / "checkpoints").is_dir():
         raise PrixError(f"{to} exists and is not a run of `prixlm graph`: name another folder.")
 
@@ -369,12 +391,15 @@ def estimate_graph(kb: KB, config: GraphConfig, progress: Progress | None = None
 def _time_updates(model: ComplEx, task: GraphTask, progress: Progress | None) -> float:
     """Return the triples per second of some updates, after one that is not timed."""
     optimizer = make_optimizer(model, task.config.training)
+    precision = choose_precision(task.config.training.precision)
     num_steps = min(_TIMED_STEPS, task.num_steps)
     num_facts, seconds = 0, 0.0
     for number, step in enumerate(task.steps(0, 0, 1)):
         started = time.monotonic()
         for batch in step.batches:
-            torch.autograd.backward(task.loss(model, batch) / step.normaliser)
+            with autocast(model.node.device, precision):  # as the run will compute it
+                loss = task.loss(model, batch) / step.normaliser
+            torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         synchronise()
@@ -387,8 +412,11 @@ def _time_updates(model: ComplEx, task: GraphTask, progress: Progress | None) ->
     return num_facts / seconds
 
 
-def load_graph(folder: Path | str, kb: KB) -> ComplEx:
-    """Read what `train_graph` wrote; refuse an embedding that was trained on another KB."""
+def load_graph(folder: Path | str, kb: KB, split: KB | None = None) -> ComplEx:
+    """Read what `train_graph` wrote; refuse an embedding that was trained on another KB.
+
+    split: a split of `kb`, whose embedding is welcome too.
+    """
     try:
         weights = load_file(str(Path(folder) / _WEIGHTS))
         node, relation, bias = (weights[name] for name in ("node", "relation", "bias"))
@@ -399,7 +427,7 @@ def load_graph(folder: Path | str, kb: KB) -> ComplEx:
         raise PrixError(f"{folder} is not a graph embedding: {error}.") from None
     # Version 0.1 recorded the KB alone.
     lineage = Lineage.from_dict(settings.get("trained") or {"kb_fingerprint": settings["kb"]})
-    lineage.check_unseen_facts(kb, f"the graph embedding {folder}")
+    lineage.check_unseen_facts(kb, f"the graph embedding {folder}", split)
     model = ComplEx(len(node), len(relation) // 2, node.shape[1] // 2, len(bias))
     model.load_state_dict(weights)
     return model
@@ -416,7 +444,7 @@ class Scorer(Protocol):
         """Return the score of every candidate, a node and an entity, for every query: (B, C)."""
 
 
-class GraphRanker:
+class GraphRanker(Ranker):
     """Ranks objects by a graph embedding. Every candidate has a score, so all ranks are exact.
 
     The nodes of the embedding are concepts, or the entities of one language.
@@ -443,11 +471,14 @@ class GraphRanker:
 
     def best(self, queries: Queries, k: int) -> Ranked:
         """Return the k best objects of each query."""
+        return self._best(queries, k, self._tables(queries))
+
+    def _best(self, queries: Queries, k: int, tables: Iterable[tuple[int, Tensor]]) -> Ranked:
         entities = self.kb.entity_range(queries.lang)
         k = min(k, len(entities))
         owners, candidates = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         scores = [np.zeros(0)]
-        for start, table in self._tables(queries):
+        for start, table in tables:
             top = torch.topk(table, k, dim=1)
             score = top.values.reshape(-1).numpy()
             kept = np.isfinite(score)  # filtered candidates are -infinity
@@ -473,15 +504,27 @@ class GraphRanker:
 
     def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
         """Return the score of entity[i] for query owner[i]; -infinity if it is filtered."""
+        return self._scores(queries, self._tables(queries), owner, entity)
+
+    def _scores(
+        self, queries: Queries, tables: Iterable[tuple[int, Tensor]], owner: Array, entity: Array
+    ) -> Array:
         entities = self.kb.entity_range(queries.lang)
         # The given pairs sorted by query: those of query i are order[bounds[i]:bounds[i + 1]].
         order = np.argsort(owner, kind="stable")
         bounds = np.searchsorted(owner[order], np.arange(len(queries) + 1))
         scores = np.full(len(owner), -np.inf)
-        for start, table in self._tables(queries):
+        for start, table in tables:
             rows = order[bounds[start] : bounds[start + len(table)]]
             scores[rows] = table.numpy()[owner[rows] - start, entity[rows] - entities.start]
         return scores
+
+    def ask(self, queries: Queries, k: int, given: GivenPairs = NO_PAIRS) -> Answered:
+        """Return the k best objects of each query, and the scores of all others."""
+        if len(queries) * len(self.kb.entity_range(queries.lang)) > _KEPT_SCORES:
+            return super().ask(queries, k, given)
+        tables = list(self._tables(queries))
+        return Answered(self._best(queries, k, tables), partial(self._scores, queries, tables))
 
     @torch.no_grad()
     def _tables(self, queries: Queries) -> Iterator[tuple[int, Tensor]]:

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from prixlm.arrays import pair_keys, rank_in_group, split_keys
 from prixlm.kb.store import KB
-from prixlm.rankers.base import Queries, Ranker, read_merged_triples, read_triples
+from prixlm.rankers.base import Answered, Queries, Ranker, read_merged_triples, read_triples
 from prixlm.types import Array
 
 _LANGUAGES = ("is_subject", "subject_languages", "candidate_languages", "shared_languages")
@@ -124,19 +124,28 @@ class Candidates:
 class CandidateFinder:
     """Asks the rankers for candidates and describes them."""
 
-    def __init__(self, kb: KB, rankers: Sequence[Ranker], depth: int) -> None:
+    def __init__(
+        self, kb: KB, rankers: Sequence[Ranker], depth: int, context: "Context | None" = None
+    ) -> None:
+        """Take the rankers in the order of their features; the context is counted if not given."""
         self.rankers, self.depth = list(rankers), depth
-        self.context = Context(kb)
+        self.context = context or Context(kb)
 
     def find(self, queries: Queries) -> Candidates:
         """Return all objects that any ranker lists among its best `depth`."""
-        # The union of all lists, sorted by query and entity: a packed key per candidate.
-        lists = [ranker.best(queries, self.depth) for ranker in self.rankers]
-        keys = [pair_keys(ranked.owners(), ranked.entity) for ranked in lists]
-        owner, entity = split_keys(np.unique(np.concatenate(keys)))
+        # The union of all lists, sorted by query and entity: a packed key per candidate. Rankers
+        # are asked in reverse, so that the model, which is the first and the most costly, knows
+        # what all others list and scores it on the way.
+        answered: list[Answered] = []
+        keys = np.zeros(0, np.int64)
+        for ranker in reversed(self.rankers):
+            answered.append(ranker.ask(queries, self.depth, split_keys(keys)))
+            ranked = answered[-1].ranked
+            keys = np.union1d(keys, pair_keys(ranked.owners(), ranked.entity))
+        owner, entity = split_keys(keys)
         views = []
-        for ranker in self.rankers:  # each also scores what only the others list
-            score = ranker.scores(queries, owner, entity).astype(float)
+        for answer in reversed(answered):  # each also scores what only the others list
+            score = answer.scores(owner, entity).astype(float)
             views.append(view_of(score, owner, len(queries)))
         return Candidates(owner, entity, self.context.describe(queries, owner, entity), views)
 

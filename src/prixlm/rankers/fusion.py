@@ -184,6 +184,17 @@ class Fusion(PairRanker):
         model, record = fit_examples(examples, config, kb.num_relations)
         return cls(kb, finder, config, model, record, time.monotonic() - started)
 
+    def over(self, kb: KB, rankers: Sequence[Ranker]) -> "Fusion":
+        """Return the same fusion over other rankers: of the same names, that know more facts."""
+        names = [ranker.name for ranker in rankers]
+        assert names == [ranker.name for ranker in self.rankers], "the features have an order"
+        # Counts of more facts than the trees were fitted on would shift the confidence
+        # (docs/log.md), so they stay those of the split, unless it numbers concepts differently.
+        context = self.finder.context
+        is_same = np.array_equal(context.concept, kb.concepts())
+        finder = CandidateFinder(kb, rankers, self.config.depth, context if is_same else None)
+        return Fusion(kb, finder, self.config, self.model, self.record, self.seconds)
+
     def scored(self, queries: Queries) -> Pairs:
         """Return query, entity and score of every candidate."""
         candidates = self.finder.find(queries)

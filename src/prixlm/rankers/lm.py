@@ -19,25 +19,46 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from prixlm.arrays import ragged_offsets, ragged_ranges
+from prixlm.arrays import pair_keys, ragged_offsets, ragged_ranges
 from prixlm.decoding.completer import Completer
-from prixlm.decoding.search import Found, Rank, beam_search, exact_ranks, exact_search
+from prixlm.decoding.search import (
+    Found,
+    Given,
+    Rank,
+    beam_search,
+    beam_search_beside,
+    exact_ranks,
+    exact_search,
+)
 from prixlm.decoding.trie import Trie
 from prixlm.decoding.walk import score_nodes
 from prixlm.metrics import BEYOND
-from prixlm.rankers.base import Queries, Ranked, make_ranked
+from prixlm.rankers.base import (
+    NO_PAIRS,
+    Answered,
+    GivenPairs,
+    Queries,
+    Ranked,
+    Ranker,
+    drop_filtered,
+    make_ranked,
+    scores_from_pairs,
+)
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
 _BEAM_RANKS = 10
 """The ranks that a beam search finds, as in the paper's Hits@10."""
 
+_NOTHING = Found(np.zeros(0, np.int64), np.zeros(0), -np.inf, True, 0)
+"""The answers to a query that cannot be asked."""
+
 Result = TypeVar("Result")
 Prefixes = list[list[int]]
 """The tokens that the model reads of each query."""
 
 
-class ModelRanker:
+class ModelRanker(Ranker):
     """The decoder of a Prix-LM, asked with entity and relation ids."""
 
     beam: int = 50  # unfinished names per step of a beam search, the paper's K
@@ -70,13 +91,61 @@ class ModelRanker:
                 return exact_search(self.model, trie, prefixes, k, exclude=filtered)
             return beam_search(self.model, trie, prefixes, k, beam=self.beam, exclude=filtered)
 
-        nothing = Found(np.zeros(0, np.int64), np.zeros(0), -np.inf, True, 0)
-        answers = self._ask(queries, search, lambda _: nothing)
-        owner = np.repeat(np.arange(len(answers)), [len(found.entity) for found in answers])
-        empty = np.zeros(0)
-        entity = np.concatenate([empty, *(found.entity for found in answers)]).astype(np.int64)
-        score = np.concatenate([empty, *(found.score for found in answers)])
-        return make_ranked(len(queries), owner, entity, score, k)
+        return _to_ranked(self._ask(queries, search, lambda _: _NOTHING), k)
+
+    def ask(self, queries: Queries, k: int, given: GivenPairs = NO_PAIRS) -> Answered:
+        """Return the k best objects of each query, and the scores of these and of the given pairs.
+
+        With a beam, the search begins with what is given: a better answer is never missed because
+        the beam did not find it. Other pairs are scored when they are asked for.
+        """
+        if self.by_name or self.search == "exact":
+            return super().ask(queries, k, given)
+        trie = self.completer.trie(queries.lang)
+        # A name that is too long is not in the trie; filtered objects are no answers.
+        owner, entity, _ = drop_filtered(queries, (*given, np.zeros(len(given[0]))))
+        kept = trie.nodes_of(entity) >= 0
+        owner, entity = owner[kept], entity[kept]
+        bounds = np.searchsorted(owner, np.arange(len(queries) + 1))
+
+        def search(
+            prefixes: Prefixes, filtered: list[Array], chunk: Array
+        ) -> list[tuple[Found, Array]]:
+            rows, query = ragged_ranges(bounds[chunk], bounds[chunk + 1])
+            found, scores = beam_search_beside(
+                self.model,
+                trie,
+                prefixes,
+                Given(query, entity[rows]),
+                k,
+                beam=self.beam,
+                exclude=filtered,
+            )
+            parts = np.split(scores, np.cumsum(bounds[chunk + 1] - bounds[chunk])[:-1])
+            return list(zip(found, parts, strict=True))
+
+        def too_long(row: int) -> tuple[Found, Array]:
+            return _NOTHING, np.full(bounds[row + 1] - bounds[row], -np.inf)
+
+        answers = self._ask(queries, search, too_long)
+        ranked = _to_ranked([found for found, _ in answers], k)
+        score = np.concatenate([np.zeros(0), *(scores for _, scores in answers)])
+        # All pairs with a score so far; a pair that is both listed and given comes twice.
+        pairs = (
+            np.concatenate([owner, ranked.owners()]),
+            np.concatenate([entity, ranked.entity]),
+            np.concatenate([score, ranked.score]),
+        )
+
+        def scores(wanted_owner: Array, wanted_entity: Array) -> Array:
+            result = scores_from_pairs(pairs, wanted_owner, wanted_entity)
+            known = pair_keys(pairs[0], pairs[1])
+            rest = np.flatnonzero(~np.isin(pair_keys(wanted_owner, wanted_entity), known))
+            if len(rest):
+                result[rest] = self.scores(queries, wanted_owner[rest], wanted_entity[rest])
+            return result
+
+        return Answered(ranked, scores)
 
     def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
         """Return the rank of one object per query among all candidates; infinity above `beyond`."""
@@ -223,3 +292,12 @@ class ModelRanker:
             encode(names[subject], relations[relation], None)
             for subject, relation in zip(index.tolist(), queries.relation.tolist(), strict=True)
         ]
+
+
+def _to_ranked(answers: Sequence[Found], k: int) -> Ranked:
+    """Return the answers to all queries as one ragged array."""
+    owner = np.repeat(np.arange(len(answers)), [len(found.entity) for found in answers])
+    empty = np.zeros(0)
+    entity = np.concatenate([empty, *(found.entity for found in answers)]).astype(np.int64)
+    score = np.concatenate([empty, *(found.score for found in answers)])
+    return make_ranked(len(answers), owner, entity, score, k)

@@ -96,11 +96,14 @@ def load_suite(
     graph: Path | str | None = None,
     progress: Progress | None = None,
     splits: Sequence[str] = ("train",),
+    *,
+    split: KB | None = None,
 ) -> Suite:
     """Open a Prix-LM and a graph embedding, if given, and make the links and rules.
 
     A model or an embedding that was trained on another KB is refused: it may know the facts that a
     confidence is fitted on.
+    split: a split of `kb`, whose models are welcome too.
     """
     model_ranker: Ranker | None = None
     graph_ranker: Ranker | None = None
@@ -108,11 +111,11 @@ def load_suite(
     if model is not None:
         completer = Completer(model, kb, progress)
         # A model that has learnt the valid facts would have a confidence that is far too high.
-        completer.model.settings.lineage.check_unseen_facts(kb, "the model")
+        completer.model.settings.lineage.check_unseen_facts(kb, "the model", split)
         model_ranker = ModelRanker(completer, search="beam", name="Prix-LM")
         identity.append(completer.identity())
     if graph is not None:
-        embedding = load_graph(graph, kb)
+        embedding = load_graph(graph, kb, split)
         graph_ranker = GraphRanker(kb, embedding, name="graph")
         # Training changes all weights, so nodes and biases identify an embedding.
         weights = (embedding.node, embedding.bias)

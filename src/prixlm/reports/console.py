@@ -6,6 +6,7 @@ Names from a KB are untrusted text: `shown` makes them safe for a terminal.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from babel import Locale
@@ -140,34 +141,120 @@ def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> No
     console.print(table)
 
 
+_TABLES = {
+    "proposals": ("Facts", ("subject_name", "relation_name", "object_name"), "stated in"),
+    "labels": ("Names", ("key", "name"), "used in"),
+    "links": ("Links", ("name", "other_lang", "other_name"), ""),
+}
+"""Tables of a proposals folder: title, columns to show, and the title of the origin."""
+
+
 def print_proposals(
     console: Console, folder: Path, manifest: Mapping[str, Any], most: int = 5
 ) -> None:
-    """Print the first `most` proposed facts of each language, and the counts of all proposals."""
-    import pyarrow.parquet as pq
+    """Print examples of every kind of proposal, the counts of all, and how far to believe them.
 
-    counts: Counter[str] = Counter()
-    table = Table(title="Proposals", title_style="bold", title_justify="left")
-    for column in ("language", "subject", "relation", "object", "confidence", "stated in"):
-        table.add_column(column, justify="right" if column == "confidence" else "left")
-    # There may be millions of proposals, so the file is streamed.
-    with pq.ParquetFile(folder / "proposals.parquet") as file:
-        for batch in file.iter_batches(1 << 12):
-            for row in batch.to_pylist():
-                counts[row["lang"]] += 1
-                if counts[row["lang"]] <= most:
-                    names = (shown(row[f"{x}_name"]) for x in ("subject", "relation", "object"))
-                    stated = ", ".join(row["origin"]) or "–"
-                    table.add_row(row["lang"], *names, f"{row['confidence']:.2f}", stated)
-    if counts:
-        console.print(table)
+    most: examples of each kind and language, from the surest to the least sure.
+    """
+    for name, (title, columns, origin) in _TABLES.items():
+        path = folder / f"{name}.parquet"
+        if path.is_file():
+            _print_examples(console, path, title, columns, origin, most)
     for sentence in proposal_sentences(manifest):
+        console.print(sentence, markup=False, soft_wrap=True)
+    for sentence in trial_sentences(manifest.get("trials", ())):
         console.print(sentence, markup=False, soft_wrap=True)
     console.print(f"Written to {folder}.", markup=False, soft_wrap=True)
 
 
+def _print_examples(
+    console: Console, path: Path, title: str, columns: Sequence[str], origin: str, most: int
+) -> None:
+    """Print rows of each language at even distances, the first among them."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    # There may be millions of rows: the languages are read first, then the chosen rows alone.
+    langs = pq.read_table(path, columns=["lang"])["lang"].combine_chunks()
+    if not len(langs):
+        return
+    chosen: dict[int, None] = {}
+    for lang in pc.unique(langs).to_pylist():
+        rows = pc.indices_nonzero(pc.equal(langs, lang)).to_numpy()
+        step = max(1, len(rows) / most)
+        chosen |= {int(rows[int(i * step)]): None for i in range(min(most, len(rows)))}
+    table = Table(title=title, title_style="bold", title_justify="left")
+    for column in ("language", *columns):
+        table.add_column(column.removesuffix("_name").replace("_", " "))
+    table.add_column("confidence", justify="right")
+    if origin:
+        table.add_column(origin)
+    seen = 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(1 << 14):
+            for row in [row - seen for row in chosen if seen <= row < seen + batch.num_rows]:
+                values = {name: batch.column(name)[row].as_py() for name in batch.schema.names}
+                cells = [shown(str(values[column])) for column in columns]
+                cells.append(f"{values['confidence']:.2f}")
+                if origin:
+                    cells.append(_short_list(values["origin"]))
+                table.add_row(values["lang"], *cells)
+            seen += batch.num_rows
+    console.print(table)
+
+
+def _short_list(langs: Sequence[str], most: int = 4) -> str:
+    """Return some languages and the number of the others."""
+    others = f" +{len(langs) - most}" if len(langs) > most else ""
+    return ", ".join(langs[:most]) + others if langs else "–"
+
+
+def trial_sentences(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each language what its held-out facts say about the confidence."""
+    sentences = []
+    for trial in trials:
+        if trial["subset"] != "all" or not trial["held_out"]:
+            continue
+        parts = [
+            f"at {level['level']:g} or more, {100 * level['precision']:.0f} % of the answers were "
+            f"right and {100 * level['recall']:.0f} % of the facts were found"
+            for level in trial["levels"]
+            if level["precision"] is not None
+        ]
+        name, number = language_name(trial["lang"]), trial["held_out"]
+        sentence = f"Tried on {number:,} held-out facts of {name}"
+        sentence += f": {'; '.join(parts)}." if parts else ": none was proposed at 0.5 or more."
+        ece = trial["reliability"]["ece"]
+        if ece is not None:
+            sentence += f" The confidence was off by {100 * ece:.1f} points on average."
+        sentences.append(sentence)
+    return sentences
+
+
+def print_next_steps(console: Console, work: Path, format: str = "nq") -> None:
+    """Print the commands that follow an enrichment, and the page to open.
+
+    format: of the export.
+    """
+    folder = quote(str(work))
+    page = (work / "report" / "report.html").resolve().as_uri()
+    suffix = {"quickstatements": "qs"}.get(format, format)
+    lines = (
+        f"Open {page}",
+        "Next:",
+        f"  prixlm review {folder} --to review.tsv",
+        f"  prixlm export {folder} --format {format} --to facts.{suffix} --min-confidence 0.8",
+    )
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+_KINDS = {"elsewhere": "stated in another language", "usual": "usual for similar entities"}
+"""What the kinds of proposed facts mean."""
+
+
 def proposal_sentences(manifest: Mapping[str, Any]) -> list[str]:
-    """Return for each language what was proposed and, if it has no facts, what to try."""
+    """Return for each language what was proposed and, if something was not, why and what to try."""
     threshold = manifest["config"]["min_confidence"]
     sentences = []
     for lang in manifest["config"]["into"]:
@@ -186,11 +273,15 @@ def proposal_sentences(manifest: Mapping[str, Any]) -> list[str]:
         else:
             sentence = f"Proposed no {_join(none, 'or')} for {name}."
         if counts["facts"]:
-            sentence += f" Facts: {', '.join(f'{n:,} {kind}' for kind, n in kinds.items())}."
+            parts = [f"{number:,} {_KINDS.get(kind, kind)}" for kind, number in kinds.items()]
+            sentence += f" Facts: {', '.join(parts)}."
         else:
             sentence += f" No fact reached confidence {threshold:g}"
             # About 60 % of the threshold, rounded to a value that people would type.
             sentence += f"; try --min-confidence {0.6 * threshold:.1g}." if threshold else "."
+        why = manifest.get("labels", {}).get(lang, {}).get("why")
+        if why is not None:
+            sentence += f" No labels: {why}"
         sentences.append(sentence)
     return sentences
 

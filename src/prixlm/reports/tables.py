@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
+from prixlm.files import check_pages, write_atomically
 
 MEAN = "mean"
 """Header of the last column: the plain mean over all others, as in the paper."""
@@ -200,11 +200,17 @@ def plain(text: object) -> str:
 
 
 def write_tables(to: Path, name: str, tables: Sequence[ResultTable]) -> None:
-    """Write `name.md` and `name.json` into a folder."""
+    """Write `name.md` and `name.json` into a folder; refuse to overwrite files of others."""
+    check_pages(to / f"{name}.json", [to / f"{name}.md"], _are_tables)
     to.mkdir(parents=True, exist_ok=True)
     write_atomically(to / f"{name}.md", tables_markdown(tables))
     text = json.dumps(tables_to_json(tables), ensure_ascii=False, indent=1)
     write_atomically(to / f"{name}.json", text + "\n")
+
+
+def _are_tables(values: Any) -> bool:
+    """Tell whether these are the values of a file that `write_tables` wrote."""
+    return isinstance(values, list) and all(isinstance(v, dict) and "rows" in v for v in values)
 
 
 def read_tables(path: Path) -> list[ResultTable]:

@@ -118,7 +118,9 @@ def load_checkpoint(
     for name, parameter in model.named_parameters():
         state = {k.split("/")[1]: v for k, v in moments.items() if k.split("/")[0] == name}
         if state:
-            optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in state.items()}
+            # Copied: `load_file` maps the file into memory, at addresses that are not aligned.
+            device = parameter.device
+            optimizer.state[parameter] = {k: v.to(device, copy=True) for k, v in state.items()}
 
 
 @contextmanager

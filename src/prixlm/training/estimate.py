@@ -1,7 +1,7 @@
 """Estimate what a pretraining would take: steps, memory, disk and time (`--dry-run`).
 
 Nothing is written. The model is made as the run would make it, a sample of facts is tokenised, and
-a few updates on them are timed: their rate and their memory are those of the run.
+a few updates on them are timed, in the run's precision: their rate and their memory are the run's.
 """
 
 import time
@@ -17,7 +17,7 @@ from prixlm.kb.store import KB
 from prixlm.lm.encoding import Batch
 from prixlm.lm.model import PrixLM
 from prixlm.training.costs import RunCosts, peak_memory, synchronise
-from prixlm.training.loop import make_optimizer
+from prixlm.training.loop import autocast, choose_precision, make_optimizer
 from prixlm.training.pretrain import PretrainConfig, check_kb, make_model
 from prixlm.training.sampler import count_links, cut_batches
 from prixlm.types import Progress
@@ -159,11 +159,18 @@ def _measure(
         _collate([facts[i] for i in rows], padding)
         for rows in cut_batches(lengths, config.token_budget)
     ]
-    torch.autograd.backward(model.loss(batches[-1]))  # a warm-up; the longest takes most memory
+    precision = choose_precision(config.training.precision)
+
+    def run_pass(batch: Batch) -> None:
+        with autocast(model.backbone.device, precision):
+            loss = model.loss(batch)
+        torch.autograd.backward(loss)
+
+    run_pass(batches[-1])  # a warm-up; the longest takes most memory
     num_facts, started = 0, time.monotonic()
     while time.monotonic() - started < _MAX_SECONDS and num_facts < 4 * len(lengths):
         for batch in batches:
-            torch.autograd.backward(model.loss(batch))
+            run_pass(batch)
             num_facts += len(batch.ids)
             synchronise()
             if time.monotonic() - started > _MAX_SECONDS:

@@ -4,7 +4,7 @@ A `Task` provides the steps and the loss. The loop accumulates gradients, schedu
 rate, clips, validates, writes checkpoints and resumes, on a CPU, a GPU or several (`accelerate
 launch`, `torchrun`). Each process takes its share of a step's batches, and the gradients of all
 processes are summed once a step. Every step has its own random seed, so a run that was stopped at
-any moment resumes exactly as if it had not been.
+any moment resumes exactly as if it had not been. All processes start with the weights of the first.
 
     RUN/checkpoints/step-0001200/   see `checkpoints`
     RUN/metrics.jsonl               one line for each logged step and each validation
@@ -159,6 +159,7 @@ def train(
             mixed_precision=precision, log_with=trackers or None, project_dir=str(run)
         )
         model = model.to(accelerator.device)
+        _own_weights(model)
         loop = _Loop(model, task, config, run, accelerator, progress)
         with _signals() as received:
             return loop.run_all(received)
@@ -168,6 +169,11 @@ def processes() -> PartialState:
     """Return the state of this run's processes, which may run on CPUs if there is no GPU."""
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1")
     return PartialState(cpu=use_cpu or not torch.accelerator.is_available())
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Return the context of a forward pass. precision: bf16 or no, as `choose_precision` says."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -238,6 +244,7 @@ class _Loop:
     def run_all(self, received: list[int]) -> dict[str, Any]:
         """Run all steps that are left. received: signals that came meanwhile."""
         is_new = not self._resume()
+        self._share_weights()
         if self._has_lost_patience():
             return self._finish()
         if self.config.trackers:
@@ -302,7 +309,7 @@ class _Loop:
         torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
         totals = torch.zeros(2, device=self.accelerator.device)  # the loss, and a signal
         for batch in step.batches:
-            with self.accelerator.autocast():
+            with autocast(self.accelerator.device, self.accelerator.mixed_precision):
                 loss = self.task.loss(self.model, batch) / step.normaliser
             self.accelerator.backward(loss)
             totals[0] += loss.detach()
@@ -419,12 +426,29 @@ class _Loop:
         self.accelerator.wait_for_everyone()  # before the first process writes a checkpoint
         return state is not None
 
+    def _share_weights(self) -> None:
+        """Copy the weights of the first process to all others: they may have drawn other ones."""
+        if self.accelerator.num_processes > 1:
+            for tensor in (*self.model.parameters(), *self.model.buffers()):
+                torch.distributed.broadcast(tensor.data, src=0)
+
     def _drop_metrics(self, after: int) -> None:
         path = self.run / _METRICS
         if self.accelerator.is_main_process and path.exists():
             lines = path.read_text("utf-8").splitlines()
             kept = [line for line in lines if _step_of(line) <= after]
             write_atomically(path, "".join(line + "\n" for line in kept))
+
+
+def _own_weights(model: nn.Module) -> None:
+    """Copy weights that are mapped from a file, in place, to memory of this process.
+
+    Mapped weights lie where the file's header ends, elsewhere in a resumed run than in its start,
+    and they change if the file is overwritten. Training writes them all: a copy costs no memory.
+    """
+    for parameter in model.parameters():
+        if parameter.device.type == "cpu":
+            parameter.data = parameter.data.clone()
 
 
 def _release_memory() -> None:

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from prixlm.config import to_toml
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.files import check_kind, disk_errors, locked, write_atomically
 from prixlm.kb.store import KB
+from prixlm.lm.bases import base_fingerprint
 from prixlm.lm.compact import CompactConfig, make_compact
 from prixlm.lm.encoding import BatchEncoder, Facts
 from prixlm.lm.lineage import Lineage
@@ -38,8 +39,9 @@ from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, proce
 from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
 from prixlm.types import Array, Progress
 
-_START = "start"
-"""Folder, among the checkpoints, of a compact model before its first step."""
+_START = "start-"
+"""Folder, among the checkpoints, of a compact model before its first step; a hash of what it
+depends on follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +105,17 @@ class PretrainConfig:
         return presets[name]
 
     def fingerprint(self) -> str:
-        """Return a hash of all settings that affect what is learnt."""
+        """Return a hash of all settings that affect what is learnt.
+
+        The base is compared by its content (`base_fingerprint`), not here by its path.
+        """
         values = dataclasses.asdict(self)
         for name in NOT_IN_FINGERPRINT:
             del values["training"][name]
+        # A budget cuts the sum of a step into passes. It has to be free to fall when memory runs
+        # out, so that it may change, like the number of processes, during a run.
+        del values["token_budget"], values["base"]
+        values["keep"] = _texts_to_keep(self)  # the texts count, not the path of their file
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
@@ -146,7 +155,8 @@ def pretrain(
         if state.is_main_process:
             with saving(to / "model.safetensors"):
                 task.save(model, to)
-            shutil.rmtree(to / "checkpoints" / _START, ignore_errors=True)
+            for start in (to / "checkpoints").glob(f"{_START}*"):
+                shutil.rmtree(start, ignore_errors=True)
         state.wait_for_everyone()  # no process returns before the model is written
     return model
 
@@ -187,6 +197,7 @@ def _check_folder(to: Path) -> None:
     """Refuse to write into anything but an empty folder or a run of ours."""
     if to.exists() and not to.is_dir():
         raise PrixError(f"{to} is a file: name a folder for the model.")
+    check_kind(to, SETTINGS)
     if to.is_dir() and any(to.iterdir()) and not (to / "checkpoints").is_dir():
         raise PrixError(f"{to} exists and is not a run of `prixlm pretrain`: name another folder.")
 
@@ -195,21 +206,24 @@ def _start(kb: KB, to: Path, config: PretrainConfig, progress: Progress | None) 
     """Return the model of the newest checkpoint if there is one, else the model to start from.
 
     Training a compact tokenizer twice gives different pieces, so one process makes the model and
-    all others read it.
+    all others, and a run that is killed before its first checkpoint, read it.
     """
-    if read_state(to, _fingerprint(kb, config)) is not None:
+    fingerprint = _fingerprint(kb, config)
+    if read_state(to, fingerprint) is not None:
         return PrixLM.load(checkpoint_folder(to, checkpoint_steps(to)[-1]))
     if config.base != "compact":
         return make_model(kb, config, progress)
-    start = to / "checkpoints" / _START
-    if processes().is_main_process:
+    digest = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()
+    start = to / "checkpoints" / f"{_START}{digest[:16]}"
+    if processes().is_main_process and not (start / SETTINGS).is_file():
         with saving(start):
             make_model(kb, config, progress).save(start)
     return PrixLM.load(start)
 
 
 def _fingerprint(kb: KB, config: PretrainConfig) -> dict[str, Any]:
-    return {"KB": kb.fingerprint(), "config": config.fingerprint()}
+    base = config.base if config.base == "compact" else base_fingerprint(config.base)
+    return {"KB": kb.fingerprint(), "base": base, "config": config.fingerprint()}
 
 
 def _earlier_kbs(base: str) -> list[str] | None:

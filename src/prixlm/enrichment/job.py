@@ -1,0 +1,636 @@
+"""The main job from start to end: from a dump, a KB or a split to proposals, in one work folder.
+
+    summary = run_job([Path("dump.json.gz")], "work", JobConfig(into=("et", "te")))
+
+    WORK/kb          the imported KB, if the source is a dump
+    WORK/split       its facts with some held out, if the source is not a split
+    WORK/everything  all known facts as train facts, if the source is a split
+    WORK/graph, model, encoder    trained on the split, as the effort allows (see `budget`)
+    WORK/graph-all   the graph embedding again, trained on everything that is known
+    WORK/proposals   what was found
+    WORK/report      a page about it
+    WORK/work.json   the source, the settings, the plan, and the seconds of each step
+
+Each step is made once. An interrupted job resumes when it is run again, and ends with the same
+bytes: what is trained depends on the plan, which is made once. (A second work folder may differ:
+the tokenizer of a compact model is not trained the same way twice.) The confidence is fitted on the
+split; the proposals come from rankers that know everything (see `run.Whole`).
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from prixlm.enrichment.budget import (
+    DEFAULT_MINUTES,
+    Costs,
+    Plan,
+    check_effort,
+    costs_lines,
+    make_plan,
+    minutes_text,
+    shorten_model,
+)
+from prixlm.enrichment.gaps import GapFinder
+from prixlm.enrichment.proposals import MARKS_FILE, read_manifest
+from prixlm.enrichment.report import Report, write_report
+from prixlm.enrichment.run import EnrichConfig, Whole, enrich
+from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
+from prixlm.entities.mirror import mirror
+from prixlm.errors import PrixError
+from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.importers.plan import estimate_import, plan_import
+from prixlm.importers.run import import_kb
+from prixlm.kb.split import SplitConfig, split_kb
+from prixlm.kb.store import FORMAT as KB_FORMAT
+from prixlm.kb.store import KB, SCHEMAS
+from prixlm.kb.unsplit import unsplit_kb
+from prixlm.languages import parse_languages
+from prixlm.rankers.complex import train_graph
+from prixlm.reports.console import proposal_sentences, trial_sentences
+from prixlm.training.pretrain import pretrain
+from prixlm.types import Progress
+
+logger = logging.getLogger(__name__)
+FORMAT = "prixlm-work"
+_STATE = "work.json"
+_EDGE = 1 << 16
+"""Bytes at the start and the end of a file that tell one dump from another."""
+_SPLIT_PER_SECOND, _ASKED_PER_SECOND = 300_000, 1_500
+"""For estimates only: triples that are split in a second, and questions asked without a model."""
+_TRAINED = ("graph", "graph-all", "model", "encoder")
+"""Folders that depend on the plan."""
+_HIDDEN_LINKS = 0.1
+"""Share of the linked concepts whose links are withheld to fit the confidence of new links."""
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """What the main job makes.
+
+    Example:
+        >>> config = prixlm.JobConfig(into=("et", "te"), effort="quick")
+    """
+
+    into: tuple[str, ...]  # languages to enrich
+    effort: str = "standard"  # quick, standard or thorough; see `budget`
+    minutes: float | None = None  # time limit of `standard`; None: an hour
+    base: str | None = None  # model that `thorough` starts from; None: xlm-roberta-base
+    format: str | None = None  # of the source; None: recognised
+    langs: tuple[str, ...] | Literal["all"] | None = None
+    """Languages to import beside `into`, or all; None: the format's own."""
+    split: SplitConfig = field(
+        default_factory=lambda: SplitConfig(test=0.05, valid=0.2, everywhere=0.75)
+    )
+    enrich: EnrichConfig | None = None  # further settings of the proposals
+    plan: Plan | None = None  # what is trained; None: chosen by effort and minutes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "into", parse_languages(self.into))
+        if self.langs is not None and self.langs != "all":
+            object.__setattr__(self, "langs", parse_languages(self.langs))
+        if self.enrich is not None and self.enrich.into != self.into:
+            raise PrixError(
+                f"into is {', '.join(self.into)}, but that of enrich is "
+                f"{', '.join(self.enrich.into)}. Name the same languages."
+            )
+        check_effort(self.effort, self.minutes)
+        if self.base is not None and self.effort != "thorough":
+            raise PrixError("--base requires --effort thorough: other efforts train their own.")
+
+    @property
+    def proposals(self) -> EnrichConfig:
+        """The settings of the proposals. Names are proposed unless the settings say otherwise."""
+        return self.enrich or EnrichConfig(into=self.into, labels=True)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Folders that the user has already, each instead of a step."""
+
+    model: Path | None = None
+    graph: Path | None = None
+    encoder: Path | None = None
+
+    def names(self) -> list[str]:
+        """The steps that need not be made."""
+        return [name for name, folder in vars(self).items() if folder is not None]
+
+
+def run_job(
+    sources: Sequence[Path | str],
+    to: Path | str,
+    config: JobConfig,
+    *,
+    given: Given | None = None,
+    overwrite: bool = False,
+    announce: Announce | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Make all of a work folder; return the manifest of its proposals.
+
+    sources: dumps, a KB folder or a split. overwrite: replace proposals of other settings.
+    announce: called with a line about each step before it begins.
+
+    Example:
+        >>> config = prixlm.JobConfig(into=("et",), effort="quick", langs=("en", "et", "fi"),
+        ...     format="world")
+        >>> manifest = prixlm.run_job([], "work", config)
+        >>> sorted(path.name for path in prixlm.KB("work/split").folder.parent.iterdir())
+        ['kb', 'lock', 'proposals', 'report', 'split', 'work.json']
+    """
+    with open_job(sources, to, config, given, announce, progress) as job:
+        return job.run(overwrite)
+
+
+@dataclass(frozen=True)
+class JobEstimate:
+    """The steps of a job and what they are expected to cost."""
+
+    costs: dict[str, Costs]  # by step
+    plan: Plan | None  # None: made after the import, when the KB is there
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the estimate for JSON."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """Return one line per step, then the total and the notes."""
+        lines = costs_lines(self.costs, self.plan)
+        total = sum(costs.seconds for costs in self.costs.values())
+        return "\n".join([*lines, f"In all {minutes_text(total)}.", *self.notes])
+
+
+def estimate_job(
+    sources: Sequence[Path | str],
+    config: JobConfig,
+    given: Given | None = None,
+    progress: Progress | None = None,
+) -> JobEstimate:
+    """Return the steps of a job with their time, memory and disk; write nothing."""
+    paths, given = [Path(source) for source in sources], given or Given()
+    if not _is_kb(paths):
+        estimate = estimate_import(plan_import(paths, format=config.format))
+        read = Costs(seconds=estimate.seconds, disk=estimate.disk_bytes)
+        limit = 60 * (config.minutes or DEFAULT_MINUTES)
+        rest: dict[str, Costs] = {}
+        notes = ["Asking takes seconds to minutes, depending on what is missing."]
+        if config.effort == "standard":
+            rest = {"train and ask": Costs(seconds=max(0.0, limit - read.seconds))}
+            notes = ["What is trained is decided after the import, within the minutes."]
+        elif config.effort == "thorough":
+            notes = ["Import the source first (`prixlm import`) to estimate the training."]
+        return JobEstimate({"import": read} | rest, None, tuple(notes))
+    kb = KB(paths[0])
+    _check_languages(kb, config.into)
+    disk = sum(kb.path(table).stat().st_size for table in SCHEMAS if kb.path(table).is_file())
+    num_questions = count_questions(kb, config.proposals)
+    plan = make_plan(
+        kb,
+        kb,
+        config.effort,
+        minutes=config.minutes,
+        base=config.base,
+        num_questions=num_questions,
+        has=given.names(),
+        progress=progress,
+    )
+    seconds = kb.num_triples() / _SPLIT_PER_SECOND
+    step = "everything" if kb.num_triples(split="valid") else "split"
+    costs = {step: Costs(seconds=seconds, disk=disk)} | plan.costs
+    costs["ask"] = Costs(seconds=num_questions / _ASKED_PER_SECOND)
+    return JobEstimate(costs, plan, (f"{num_questions:,} questions will be asked.", *plan.notes))
+
+
+@contextmanager
+def open_job(
+    sources: Sequence[Path | str],
+    to: Path | str,
+    config: JobConfig,
+    given: Given | None = None,
+    announce: Announce | None = None,
+    progress: Progress | None = None,
+) -> Iterator["Job"]:
+    """Lock a work folder and yield its job; refuse the folder of another source."""
+    paths, folder = [Path(source) for source in sources], Path(to)
+    identity = _identify(paths, config)
+    given = given or Given()
+    _check_folder(folder, paths, identity)
+    _check_given(folder, given)
+    with disk_errors(folder / _STATE), locked(folder):
+        state = _read_state(folder) or {"format": FORMAT, "version": 1, "source": identity}
+        job = Job(folder, paths, config, given, state, announce, progress)
+        job.write_state()
+        yield job
+
+
+@dataclass
+class Job:
+    """The steps of a job. Each returns what it made, or what an earlier run has made."""
+
+    folder: Path
+    sources: list[Path]
+    config: JobConfig
+    given: Given
+    state: dict[str, Any]  # of work.json
+    announce: Announce | None
+    progress: Progress | None
+
+    def run(self, overwrite: bool = False) -> dict[str, Any]:
+        """Make everything that is missing; return the manifest of the proposals."""
+        self._check_proposals(overwrite)
+        split = self.split()
+        whole = self.everything(split)
+        self.state |= {"kb": self._name(whole.folder), "split": self._name(split.folder)}
+        plan = self.plan(split, whole)
+        return self._propose(split, whole, plan, overwrite)
+
+    def kb(self) -> KB:
+        """Import the source, or open it if it is a KB."""
+        if _is_kb(self.sources):
+            return KB(self.sources[0])
+        folder = self.folder / "kb"
+        if not folder.is_dir():
+            with self._step("import", "Importing the source."):
+                import_kb(
+                    self.sources,
+                    folder,
+                    format=self.config.format,
+                    langs=self._langs(),
+                    progress=self.progress,
+                )
+        return KB(folder)
+
+    def split(self) -> KB:
+        """Hold out some facts, unless the KB holds some out already."""
+        kb = self.kb()
+        _check_languages(kb, self.config.into)
+        if kb.num_triples(split="valid"):
+            return kb
+        if kb.num_triples(split="train") < kb.num_triples():
+            raise PrixError(
+                f"{kb.folder} holds out facts, but no valid facts to fit a confidence on. Make a "
+                f"split with `prixlm split {kb.folder} --resplit --to SPLIT`, and enrich that."
+            )
+        folder = self.folder / "split"
+        if _is_kb([folder]) and KB(folder).withholds_links == self._withholds_links(kb):
+            return KB(folder)
+        # That of another effort. The manifest goes first: a kill leaves a folder that is no KB.
+        (folder / "manifest.json").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        with self._step("split", "Holding out facts to fit and to try the confidence."):
+            if not self._withholds_links(kb):
+                return split_kb(kb, folder, self.config.split)
+            facts = self.folder / "split-facts"
+            if not facts.is_dir():
+                split_kb(kb, facts, self.config.split)
+            return split_kb(KB(facts), folder, SplitConfig(hide_links=_HIDDEN_LINKS))
+
+    def everything(self, split: KB) -> KB:
+        """Return the KB with all known facts as train facts."""
+        kb = self.kb()
+        if kb.folder != split.folder:
+            return kb
+        folder = self.folder / "everything"
+        if not folder.is_dir():
+            with self._step("everything", "Joining the facts of all splits."):
+                unsplit_kb(split, folder, self.config.proposals.missing.known)
+        return KB(folder)
+
+    def plan(self, split: KB, whole: KB) -> Plan:
+        """Make the plan and write it down, or read it."""
+        if self.state.get("plan") is None and self.config.plan is not None:
+            self.state["plan"] = self.config.plan.as_dict()
+        if self.state.get("plan") is None and self.config.effort == "quick":
+            self.state["plan"] = Plan(effort="quick").as_dict()
+        if self.state.get("plan") is None:
+            with self._step("plan", "Measuring how fast this machine trains."):
+                plan = make_plan(
+                    split,
+                    whole,
+                    self.config.effort,
+                    minutes=self.config.minutes,
+                    spent=self._seconds_spent(),
+                    base=self.config.base,
+                    num_questions=count_questions(whole, self.config.proposals),
+                    has=self.given.names(),
+                    progress=self.progress,
+                )
+            self.state["plan"] = plan.as_dict()
+            self.write_state()
+        plan = Plan.from_dict(self.state["plan"])
+        if self.announce is not None and (plan.costs or plan.notes):
+            title = f"What is trained, {minutes_text(plan.seconds)}:"
+            self.announce("\n".join([title, *costs_lines(plan.costs, plan), *plan.notes]))
+        return plan
+
+    def _propose(self, split: KB, whole: KB, plan: Plan, overwrite: bool) -> dict[str, Any]:
+        """Train what is planned, propose, and write the report."""
+        graph, graph_of_all = self._graphs(split, whole, plan)
+        plan = self._in_time(plan)
+        model = self._model(split, plan)
+        encoder = self._encoder(split, plan, model)
+        folder = self.folder / "proposals"
+        if not self._is_done():
+            with self._step("propose", "Fitting the confidence and asking for what is missing."):
+                # After a kill the folder may hold old proposals or new ones: neither is `proposed`.
+                self.state |= {"proposing": self._settings(), "proposed": None}
+                self.write_state()
+                enrich(
+                    split,
+                    folder,
+                    self.config.proposals,
+                    model=model,
+                    graph=graph,
+                    encoder=encoder,
+                    whole=Whole(kb=whole, graph=graph_of_all),
+                    overwrite=overwrite or folder.exists(),
+                    progress=self.progress,
+                )
+                self.state |= {"proposing": None, "proposed": self._settings()}
+                self.write_state()
+        manifest = read_manifest(folder)
+        self._write_report(whole, manifest, model)
+        return manifest
+
+    def _graphs(self, split: KB, whole: KB, plan: Plan) -> tuple[Path | None, Path | None]:
+        """Train the graph embedding on the split and on everything; None: not planned."""
+        settings = plan.graph
+        if self.given.graph is not None or settings is None:
+            return self.given.graph, None
+        graph, of_all = self.folder / "graph", self.folder / "graph-all"
+        for to, kb, facts in ((graph, split, "the train facts"), (of_all, whole, "all facts")):
+            with self._training(to, f"Training the graph embedding on {facts}.") as is_due:
+                if is_due:
+                    train_graph(kb, to, settings, self.progress)
+        return graph, of_all
+
+    def _in_time(self, plan: Plan) -> Plan:
+        """Shorten the model's training if the steps before it took longer than planned."""
+        is_due = plan.model is not None and not (self.folder / "model").exists()
+        if self.config.effort != "standard" or self.config.plan is not None or not is_due:
+            return plan
+        left = 60 * (self.config.minutes or DEFAULT_MINUTES) - self._seconds_spent()
+        shorter = shorten_model(plan, left)
+        if shorter != plan:
+            self.state["plan"] = shorter.as_dict()
+            self.write_state()
+            if self.announce is not None:
+                self.announce(shorter.notes[-1])
+        return shorter
+
+    def _model(self, split: KB, plan: Plan) -> Path | None:
+        if self.given.model is not None or plan.model is None:
+            return self.given.model
+        folder = self.folder / "model"
+        with self._training(folder, "Pretraining the model.") as is_due:
+            if is_due:
+                pretrain(split, folder, plan.model, self.progress)
+        return folder
+
+    def _encoder(self, split: KB, plan: Plan, model: Path | None) -> Path | None:
+        if self.given.encoder is not None or plan.encoder is None or model is None:
+            return self.given.encoder
+        folder = self.folder / "encoder"
+        with self._training(folder, "Training the entity encoder.") as is_due:
+            if is_due:
+                mirror(model, folder, plan.encoder, split, self.progress)
+        return folder
+
+    def _write_report(self, whole: KB, manifest: dict[str, Any], model: Path | None) -> Path:
+        trials = [Trial.from_dict(values) for values in manifest["trials"]]
+        loss = None if model is None else model / "loss.png"
+        report = Report(
+            whole,
+            self.folder / "proposals",
+            findings=[*proposal_sentences(manifest), *trial_sentences(manifest["trials"])],
+            tables=trial_tables(trials),
+            reliability=reliability_curves(trials),
+            loss=loss if loss is not None and loss.is_file() else None,
+            timings=self.state.get("seconds", {}),
+        )
+        return write_report(self.folder / "report", report)
+
+    # --- settings and state -----------------------------------------------------------------------
+
+    def write_state(self) -> None:
+        """Write work.json."""
+        text = json.dumps(self.state, ensure_ascii=False, indent=1)
+        write_atomically(self.folder / _STATE, text + "\n")
+
+    @contextmanager
+    def _step(self, name: str, line: str) -> Iterator[None]:
+        """Announce a step and add its seconds up, also those of interrupted runs."""
+        if self.announce is not None:
+            self.announce(line)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds = self.state.setdefault("seconds", {})
+            seconds[name] = round(seconds.get(name, 0.0) + time.monotonic() - started, 1)
+            self.write_state()
+
+    @contextmanager
+    def _training(self, folder: Path, line: str) -> Iterator[bool]:
+        """Yield whether a training is due, as a step that is noted down when it is done."""
+        made = self.state.setdefault("made", [])
+        if folder.name in made:
+            yield False
+            return
+        with self._step(folder.name, line):
+            yield True
+            made.append(folder.name)
+
+    def _name(self, folder: Path) -> str:
+        """Return a folder relative to the work folder, if it lies in there."""
+        return folder.name if folder.parent == self.folder else str(folder.resolve())
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what the proposals depend on, beside the source."""
+        given = {name: str(folder) for name, folder in vars(self.given).items() if folder}
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self.config) | {"given": given}))
+        return values
+
+    def _is_done(self) -> bool:
+        return self.state.get("proposed") == self._settings() and self._has_proposals()
+
+    def _has_proposals(self) -> bool:
+        return (self.folder / "proposals" / "manifest.json").is_file()
+
+    def _check_proposals(self, overwrite: bool) -> None:
+        """Refuse to replace proposals of other settings unasked; forget the plan of those."""
+        settings = self._settings()
+        if self._has_proposals() and not self._is_done():
+            if (self.folder / "proposals" / MARKS_FILE).exists():
+                raise PrixError(
+                    f"{self.folder} has proposals of other settings that a person has reviewed. "
+                    "Name another folder."
+                )
+            if not overwrite and self.state.get("proposing") != settings:
+                raise PrixError(
+                    f"{self.folder} has proposals of other settings. Pass --overwrite to make "
+                    "them again, or name another folder."
+                )
+        # Another effort needs another plan, and other models.
+        planned = {name: settings[name] for name in ("effort", "minutes", "base", "plan", "given")}
+        if self.state.get("planned") != planned:
+            # Forgotten before they are deleted: a kill leaves no folder that counts as made.
+            self.state |= {"planned": None, "plan": None, "made": []}
+            self.write_state()
+            for name in _TRAINED:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+            self.state["planned"] = planned
+            self.write_state()
+
+    def _langs(self) -> Any:
+        """Return the languages to import: the format's own, and those to enrich."""
+        if self.config.langs == "all":
+            return "all"
+        if self.config.langs is not None:
+            return tuple(dict.fromkeys((*self.config.langs, *self.config.into)))
+        chosen = plan_import(self.sources, format=self.config.format).langs
+        return "all" if chosen is None else tuple(dict.fromkeys((*chosen, *self.config.into)))
+
+    def _withholds_links(self, kb: KB) -> bool:
+        """Whether links are withheld: only an encoder needs that, and only if there are any."""
+        wanted = self.config.effort == "thorough" and self.given.encoder is None
+        return wanted and any(kb.manifest.counts["linked"].values())
+
+    def _seconds_spent(self) -> float:
+        """Return what the steps so far have taken, without plans that were refused."""
+        seconds: dict[str, float] = self.state.get("seconds", {})
+        return sum(value for name, value in seconds.items() if name != "plan")
+
+
+def work_kb(folder: Path | str) -> KB:
+    """Return the KB that a finished work folder has proposals for."""
+    state = _read_state(Path(folder))
+    if state is None or "kb" not in state:
+        raise PrixError(f"{folder} is not a work folder of `prixlm enrich`: name its KB with --kb.")
+    return KB(Path(folder) / state["kb"])
+
+
+def export_format(folder: Path | str) -> str:
+    """Return the export format that the source of a work folder calls for."""
+    source = (_read_state(Path(folder)) or {}).get("source", {})
+    return "quickstatements" if source.get("format") == "wikidata" else "nq"
+
+
+def count_questions(kb: KB, config: EnrichConfig) -> int:
+    """Return how many questions will be asked, those that fit and try the confidence too."""
+    gaps = GapFinder(kb, config.missing)
+    asked = sum(len(block.queries) for lang in config.into for block in gaps.find(lang))
+    return asked + len(config.into) * (config.fusion.facts + config.tried)
+
+
+def _is_kb(sources: Sequence[Path]) -> bool:
+    """Tell whether the source is a KB folder: one folder with the manifest of a KB."""
+    if len(sources) != 1:
+        return False
+    try:
+        values = json.loads((sources[0] / "manifest.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.get("format") == KB_FORMAT
+
+
+def _identify(sources: Sequence[Path], config: JobConfig) -> dict[str, Any]:
+    """Return what tells a source from another one: not its path, which may change."""
+    if _is_kb(sources):
+        return {"kb": KB(sources[0]).fingerprint()}
+    plan = plan_import(sources, format=config.format)  # refuses what cannot be read, too
+    files = [
+        {"name": source.path.name, "size": source.path.stat().st_size, "edges": _hash(source.path)}
+        for source in plan.sources
+        if source.path.is_file()
+    ]
+    langs = ["all"] if config.langs == "all" else config.langs and list(config.langs)
+    return {"format": plan.format.name, "files": files, "langs": langs}
+
+
+def _hash(path: Path) -> str:
+    """Return a hash of the start and the end of a file: a dump may have a hundred gigabytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        digest.update(file.read(_EDGE))
+        file.seek(max(0, path.stat().st_size - _EDGE))
+        digest.update(file.read(_EDGE))
+    return digest.hexdigest()
+
+
+def _read_state(folder: Path) -> dict[str, Any] | None:
+    try:
+        values = json.loads((folder / _STATE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) and values.get("format") == FORMAT else None
+
+
+def _check_folder(folder: Path, sources: Sequence[Path], identity: dict[str, Any]) -> None:
+    """Refuse a folder of another source, or one that holds anything but a job's work."""
+    for source in sources:
+        if source.resolve() == folder.resolve():
+            raise PrixError(f"{folder} is the source. Name another folder to work in.")
+    if folder.exists() and not folder.is_dir():
+        raise PrixError(f"{folder} is a file: name a folder to work in.")
+    state = _read_state(folder)
+    # What a kill leaves before the first state is written.
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if state is None and names - {"lock", f"{_STATE}.tmp"}:
+        raise PrixError(f"{folder} exists and is not a work folder: name another one.")
+    if state is not None and state["source"] != identity:
+        raise PrixError(
+            f"{folder} was made from another source ({_describe(state['source'])}; now "
+            f"{_describe(identity)}). Name another folder."
+        )
+
+
+def _check_given(folder: Path, given: Given) -> None:
+    """Refuse models of the work folder itself: another plan deletes them."""
+    for name, model in vars(given).items():
+        if model is not None and model.resolve().is_relative_to(folder.resolve()):
+            raise PrixError(
+                f"--{name} {model} is in the work folder, which uses its own models unasked. Leave "
+                "the option out, or move the model."
+            )
+
+
+def _describe(identity: dict[str, Any]) -> str:
+    if "kb" in identity:
+        return f"the KB {identity['kb'][:8]}"
+    names = ", ".join(file["name"] for file in identity["files"][:3])
+    langs = f", languages {', '.join(identity['langs'])}" if identity["langs"] else ""
+    return f"{identity['format']} {names}".strip() + langs
+
+
+def _check_languages(kb: KB, into: Sequence[str]) -> None:
+    """Refuse languages that the KB lacks; say what a KB of one language allows."""
+    missing = sorted(set(into) - set(kb.languages))
+    imported = kb.manifest.options.get("langs")  # None for all
+    if imported is not None and set(missing) - set(imported):
+        raise PrixError(
+            f"{kb.folder} was imported without {', '.join(sorted(set(missing) - set(imported)))}. "
+            "Import the source again, in another folder."
+        )
+    if missing:
+        raise PrixError(
+            f"the source has no entity with a name in {', '.join(missing)}; it has "
+            f"{', '.join(kb.languages)}. Facts are proposed between named entities: choose one of "
+            "these, or add names in the language to the source."
+        )
+    if len(kb.languages) == 1:
+        logger.warning(
+            "the source has one language: no fact can be carried over from another. What similar "
+            "entities have is asked for; --effort standard answers more of it."
+        )

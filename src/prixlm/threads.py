@@ -1,0 +1,53 @@
+"""How many threads a command uses and how they wait: a busy machine costs its share, no more.
+
+The threads of OpenMP meet at the end of every product. By default one that is early spins for about
+a millisecond. Where other processes want the cores, it burns the time that the late one needs.
+`share_cores` makes it sleep instead; OpenMP reads these settings once, when torch is imported.
+"""
+
+import logging
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_log = logging.getLogger(__name__)
+
+
+def share_cores(environment: MutableMapping[str, str]) -> None:
+    """Set the number of threads and how they wait, unless the user has; log what was chosen.
+
+    environment: `os.environ`, before torch is imported.
+    """
+    environment.setdefault("OMP_NUM_THREADS", str(usable_cores()))
+    # Whoever sets how long threads spin has decided how they wait.
+    if "GOMP_SPINCOUNT" not in environment:
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    chosen = (f"{name}={environment[name]}" for name in names if name in environment)
+    _log.info("%d usable cores: %s", usable_cores(), " ".join(chosen))
+
+
+def usable_cores(cgroups: Path = _CGROUPS) -> int:
+    """Return the cores that this process may use: its affinity, and its container's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:  # macOS
+        cores = os.cpu_count() or 1
+    quota = _quota(cgroups)
+    # Of 1.5 cores, two threads can use all.
+    return cores if quota is None else max(1, min(cores, -int(-quota // 1)))
+
+
+def _quota(cgroups: Path) -> float | None:
+    """Return the cores that the container's quota allows; None if there is no quota."""
+    try:
+        if (cgroups / "cpu.max").is_file():  # version 2: "150000 100000", or "max 100000"
+            quota, period = (cgroups / "cpu.max").read_text().split()
+        else:  # version 1: -1 is no quota
+            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = ((cgroups / "cpu" / name).read_text().strip() for name in files)
+        share = int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+    return share if share > 0 else None

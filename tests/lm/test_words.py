@@ -1,0 +1,15 @@
+"""The frequent words of a language."""
+
+import pytest
+
+from prixlm import PrixError
+from prixlm.lm.words import frequent_words
+
+
+def test_frequent_words_come_from_wordfreq() -> None:
+    words = frequent_words("fi", 50)
+    assert len(words) == 50 and "ja" in words
+    assert frequent_words("no", 50) == frequent_words("nb", 50)
+    for lang in ("te", "lo", "mr"):  # for which wordfreq would give English or Hindi
+        with pytest.raises(PrixError, match=f"wordfreq has no words of {lang}"):
+            frequent_words(lang, 50)

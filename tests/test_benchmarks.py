@@ -1,0 +1,136 @@
+"""The dump that a benchmark generates has the regularities that it states; steps are measured."""
+
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from prixlm import import_kb
+from prixlm.languages import script_of_language, script_of_text
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def wikidata() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("wikidata_bench", BENCHMARKS / "wikidata.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_generated_dump_is_imported_whole(wikidata: ModuleType, tmp_path: Path) -> None:
+    num_items = wikidata.write_dump(tmp_path / "dump.json", 3000, 20)
+    kb = import_kb([tmp_path / "dump.json"], tmp_path / "kb")
+    account = kb.manifest.account
+    assert account["imported"]["facts"] == 3000
+    assert set(account["rejected"]) == {"object is a literal"}
+    named = kb.query("SELECT lang, count(*) FROM entities GROUP BY ALL").fetchall()
+    assert len(named) == 20
+    for lang, number in named:
+        assert number / num_items == pytest.approx(0.75, abs=0.06), lang
+
+
+def test_the_generated_dump_is_the_same_for_the_same_seed(
+    wikidata: ModuleType, tmp_path: Path
+) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        wikidata.write_dump(tmp_path / name, 500, 5, seed)
+    first, again, other = ((tmp_path / name).read_bytes() for name in "abc")
+    assert first == again != other
+
+
+def test_names_of_an_item_are_spelled_in_the_script_of_each_language(wikidata: ModuleType) -> None:
+    word = ((2, 1), (8, 0), (9, 4))
+    names = {lang: wikidata.spell(word, lang) for lang in wikidata.LANGUAGES}
+    assert names["en"] == "Kesalu" and names["ru"] == "Кесалу" and names["ja"] == "ケサル"
+    assert names["ko"] == "케사루" and names["te"] == "కెసలు" and names["th"] == "เกสาลุ"
+    for lang, name in names.items():
+        script = script_of_language(lang)
+        assert script_of_text(name) == ("Kana" if script == "Jpan" else script), lang
+
+
+def test_facts_follow_from_each_other_four_times_in_five(wikidata: ModuleType) -> None:
+    facts = list(wikidata.make_world(20_000).facts)
+    assert len(facts) == 20_000
+    known = set(facts)
+
+    def share(relation: str, inverse: str) -> float:
+        pairs = [(s, o) for s, r, o in facts if r == relation]
+        return sum((o, inverse, s) in known for s, o in pairs) / len(pairs)
+
+    assert share("P36", "P1376") == pytest.approx(0.8, abs=0.15)
+    assert share("P50", "P800") == pytest.approx(0.8, abs=0.03)
+    assert share("P22", "P40") == pytest.approx(0.8, abs=0.03)
+    assert share("P26", "P26") == pytest.approx(0.8, abs=0.03)
+    country = {s: o for s, r, o in facts if r == "P17"}
+    birth = {s: country[o] for s, r, o in facts if r == "P19"}
+    citizens = {s: o for s, r, o in facts if r == "P27"}
+    assert all(birth[person] == citizens[person] for person in citizens)
+    assert len(citizens) / len(birth) == pytest.approx(0.8, abs=0.03)
+
+
+def test_objects_follow_zipfs_law(wikidata: ModuleType) -> None:
+    births = Counter(o for _, r, o in wikidata.make_world(20_000).facts if r == "P19")
+    (_, first), *_, (_, tenth) = births.most_common(10)
+    assert 5 < first / tenth < 20
+
+
+WORK = """
+import json, pathlib, sys, time
+work = pathlib.Path(sys.argv[1])
+(work / "kb").mkdir(parents=True)
+time.sleep(0.4)
+(work / "work.json").write_text(json.dumps({"seconds": {"kb": 0.4}}))
+time.sleep(0.3)
+much = bytearray(200 * 2**20)
+time.sleep(0.8)
+(work / "work.tmp").write_text(json.dumps({"seconds": {"kb": 0.4, "ask": 0.8}}))
+(work / "work.tmp").rename(work / "work.json")
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def test_a_step_is_measured_until_the_work_folder_gives_its_time(
+    wikidata: ModuleType, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", WORK, str(tmp_path / "work"), "0"]
+    kb, ask, rest = wikidata.measure_steps(command, tmp_path / "work")
+    assert (kb[0], ask[0], rest[0]) == ("kb", "ask", "the rest")
+    assert kb[1] > 0.3 and ask[1] > 0.8
+    assert ask[2] > 200 > kb[2] > 1
+
+
+def test_a_command_that_fails_fails_the_benchmark(wikidata: ModuleType, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORK, str(tmp_path / "work"), "3"]
+    with pytest.raises(subprocess.CalledProcessError):
+        list(wikidata.measure_steps(command, tmp_path / "work"))
+
+
+def test_the_main_command_gets_the_options_of_the_benchmark(
+    wikidata: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command is recorded, not run: the whole takes minutes."""
+    seen = []
+
+    def measure_steps(command: list[str], work: Path) -> list[tuple[str, float, float]]:
+        seen.append(command[3:])
+        return [("kb", 1.0, 100.0), ("proposals", 2.0, 300.0)]
+
+    monkeypatch.setattr(wikidata, "measure_steps", measure_steps)
+    args = ["--run", "dump.json", "--work", str(tmp_path / "new"), "--into", "et", "--minutes", "9"]
+    monkeypatch.setattr(sys, "argv", ["wikidata.py", *args])
+    wikidata.main()
+    [command] = seen
+    assert command[:4] == ["enrich", "dump.json", "--into", "et"]
+    assert command[4:] == ["--to", str(tmp_path / "new"), "--effort", "quick", "--minutes", "9"]
+    assert "| **quick, all** | 3.0 | 300 |" in capsys.readouterr().out

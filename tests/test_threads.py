@@ -1,0 +1,104 @@
+"""Threads: as many as there are usable cores, and asleep while they wait."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from prixlm.threads import share_cores, usable_cores
+from tests.helpers import run_python
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu.max": "9900000 100000\n"}, 8),
+        ({"cpu.max": "nonsense"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "0\n"}, 8),
+    ],
+)
+@pytest.mark.usefixtures("eight_cores")
+def test_the_quota_of_a_container_limits_the_cores(
+    files: dict[str, str], cores: int, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == cores
+
+
+def test_a_process_that_is_bound_to_one_core_uses_one() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from prixlm.threads import usable_cores; print(usable_cores())"
+    )
+    assert run_python(code).stdout == "1\n"
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_what_the_user_has_set_is_kept_and_the_choice_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    chosen: dict[str, str] = {}
+    share_cores(chosen)
+    assert chosen["OMP_WAIT_POLICY"] == "PASSIVE" and int(chosen["OMP_NUM_THREADS"]) <= 8
+    assert "usable cores: OMP_NUM_THREADS=" in caplog.text and "PASSIVE" in caplog.text
+    own = {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
+    share_cores(own)
+    assert own == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "ACTIVE"}
+    spinning = {"GOMP_SPINCOUNT": "1000"}
+    share_cores(spinning)
+    assert "OMP_WAIT_POLICY" not in spinning
+
+
+def test_the_command_line_sets_it_before_torch_is_imported() -> None:
+    code = (
+        "import os, sys\n"
+        "for name in ('OMP_NUM_THREADS', 'OMP_WAIT_POLICY'): os.environ.pop(name, None)\n"
+        "import prixlm.cli.app as cli\n"
+        "def show():\n"
+        "    assert 'torch' not in sys.modules\n"
+        "    print(os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'])\n"
+        "cli.app = show\n"
+        "cli.main()"
+    )
+    assert run_python(code).stdout == f"PASSIVE {usable_cores()}\n"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no second thread")
+def test_a_waiting_thread_sleeps_while_another_works() -> None:
+    """Between products the second thread has nothing to do, and must not take processor time."""
+    code = (
+        "import os, time\n"
+        "from prixlm.threads import share_cores\n"
+        "os.environ.pop('OMP_NUM_THREADS', None); os.environ.pop('OMP_WAIT_POLICY', None)\n"
+        "share_cores(os.environ)\n"
+        "import torch\n"
+        "torch.set_num_threads(2)\n"
+        "a = torch.rand(256, 256)\n"
+        "a @ a\n"
+        "def alone(seconds):\n"
+        "    end = time.thread_time() + seconds\n"
+        "    while time.thread_time() < end: pass\n"
+        "main, whole = time.thread_time(), time.process_time()\n"
+        "for _ in range(300):\n"
+        "    alone(0.001)\n"
+        "    a @ a\n"
+        "main, whole = time.thread_time() - main, time.process_time() - whole\n"
+        "print((whole - main) / main)"
+    )
+    share = float(run_python(code).stdout)
+    assert share < 0.4, "the waiting thread took as much time as the working one"
