@@ -93,7 +93,7 @@ def measure(folder: Path, size: int, *, with_model: bool) -> None:
     for old in (proposals, partial_folder(proposals)):
         shutil.rmtree(old, ignore_errors=True)
     started = time.perf_counter()
-    config = EnrichConfig(into=("fi",), min_confidence=0.0)
+    config = EnrichConfig(into=("fi",), min_confidence=0.0, tried=0)
     manifest = enrich(kb, proposals, config, model=model)
     seconds = time.perf_counter() - started
     number = sum(manifest["proposals"]["fi"].values())

@@ -144,7 +144,7 @@ def test_a_dry_run_writes_nothing(files: list[Path], whole: Path, tmp_path: Path
     kb = whole / "kb"
     before = sorted(kb.iterdir())
     told = succeed_json("enrich", kb, "--into", "fi", *QUICK, "--to", work, "--dry-run")
-    assert list(told["costs"]) == ["split", "ask"] and told["plan"]["effort"] == "quick"
+    assert list(told["costs"]) == ["split", "fit and ask"] and told["plan"]["effort"] == "quick"
     assert told["costs"]["split"]["disk"] > 0
     assert list(tmp_path.iterdir()) == [] and sorted(kb.iterdir()) == before
     # It needs no folder.

@@ -526,7 +526,7 @@ def test_an_estimate_writes_nothing(
 ) -> None:
     before = list(everything_below(kb.folder))
     estimate = estimate_job([kb.folder], QUICK)
-    assert list(estimate.costs) == ["split", "graph", "ask"] and estimate.plan is not None
+    assert list(estimate.costs) == ["split", "graph", "fit and ask"] and estimate.plan is not None
     text = estimate.as_text()
     assert "graph of rank 4, 2 epochs, trained twice: about 2 min" in text
     asked = 80 + 2 * 20 + 2 * (FUSION.facts + PROPOSALS.tried)
@@ -568,3 +568,79 @@ def test_bad_settings_of_a_job_are_refused(options: dict[str, Any], message: str
 def test_names_are_proposed_unless_the_settings_say_otherwise() -> None:
     assert JobConfig(into=("fi",)).proposals == EnrichConfig(into=("fi",), labels=True)
     assert JobConfig(into=("no",)).into == EnrichConfig(into=("no",)).into
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"source": None},
+        {"source": {"x": 1}},
+        {"version": 2},
+        {"plan": {}},
+        {"plan": "x"},
+    ],
+)
+def test_a_damaged_state_is_one_line(
+    files: list[Path], work: Path, changes: dict[str, Any]
+) -> None:
+    state = state_of(work) | changes
+    (work / "work.json").write_text(json.dumps(state))
+    with pytest.raises(PrixError, match=r"work\.json is damaged.*Name another folder"):
+        run_job(files, work, QUICK)
+
+
+@pytest.mark.parametrize("name", ["proposals.parquet", "manifest.json"])
+def test_damaged_proposals_are_made_again_but_never_with_marks(
+    files: list[Path], done: Path, work: Path, name: str
+) -> None:
+    (work / "proposals" / name).unlink()
+    run_job(files, work, QUICK)
+    assert results(work) == results(done)
+    (work / "proposals" / name).unlink()
+    marks = work / "proposals" / "marks.json"
+    marks.write_text("{}")
+    with pytest.raises(PrixError, match="damaged and holds the marks of a review"):
+        run_job(files, work, QUICK)
+    assert marks.exists()
+
+
+def test_a_folder_in_which_nothing_was_made_is_free_for_another_source(
+    files: list[Path], tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("lang\tsubject\trelation\tobject\n")
+    with pytest.raises(PrixError):
+        run_job([empty], tmp_path / "work", QUICK)
+    assert run_job(files, tmp_path / "work", QUICK)["config"]["into"] == list(INTO)
+
+
+def test_the_order_of_the_files_makes_no_other_source(files: list[Path], work: Path) -> None:
+    assert run_job(files[::-1], work, QUICK)["config"]["into"] == list(INTO)
+
+
+def test_a_small_source_is_refused_or_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(number: int) -> Path:
+        path = tmp_path / f"{number}.tsv"
+        rows = (f"fi\tmaa {n}\tpääkaupunki\tkaupunki {n % 7}\n" for n in range(number))
+        path.write_text("lang\tsubject\trelation\tobject\n" + "".join(rows), "utf-8")
+        return path
+
+    config = JobConfig(into=("fi",), effort="quick")
+    with pytest.raises(PrixError, match=r"the source has 1 facts: too few to hold some out"):
+        run_job([write(1)], tmp_path / "few", config)
+    with open_job([write(200)], tmp_path / "some", config) as job:
+        job.split()
+    assert "because the source has only 200: do not rely on it" in caplog.text
+
+
+def test_sources_of_the_wrong_kind_and_missing_models_are_refused(
+    kb: KB, files: list[Path], done: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PrixError, match=r"is a work folder\. Name a KB in it"):
+        run_job([done], tmp_path / "work", QUICK)
+    with pytest.raises(PrixError, match="--format and --langs are for dumps"):
+        run_job([kb.folder], tmp_path / "work", replace(QUICK, format="table"))
+    with pytest.raises(PrixError, match=r"--graph .*nosuch: no such folder"):
+        run_job([kb.folder], tmp_path / "work", QUICK, given=Given(graph=tmp_path / "nosuch"))

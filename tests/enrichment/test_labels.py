@@ -79,3 +79,17 @@ def test_too_few_examples_and_bad_settings_are_refused(toy: KB, tmp_path: Path) 
         LabelConfig(min_confidence=2)
     with pytest.raises(PrixError, match="fitted 10: expected 100 concepts or more"):
         LabelConfig(fitted=10)
+
+
+def test_names_that_are_never_shared_are_told_from_too_few(tmp_path: Path) -> None:
+    links = [f"en\ttown {n}\tet\tlinn {n}" for n in range(150)]
+    facts = [
+        f"{lang}\t{name} {n}\tnear\t{name} {(n + 1) % 150}"
+        for n in range(150)
+        for lang, name in (("en", "town"), ("et", "linn"))
+    ]
+    (tmp_path / "facts.tsv").write_text("lang\tsubject\trelation\tobject\n" + "\n".join(facts))
+    (tmp_path / "links.tsv").write_text("lang_a\tname_a\tlang_b\tname_b\n" + "\n".join(links))
+    kb = import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
+    with pytest.raises(PrixError, match="none of its names are also used in another language"):
+        LabelProposer(kb, "et")

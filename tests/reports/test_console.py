@@ -67,7 +67,7 @@ def test_a_run_without_facts_tells_what_it_proposed_and_what_to_try() -> None:
     labels = {"labels": {"yo": {"names": 30125}}}
     assert proposal_sentences(manifest(**labels)) == [
         "Proposed 30,125 labels for Yoruba and no facts. No fact reached confidence 0.5; "
-        "try --min-confidence 0.3."
+        "try --min-confidence 0.3 --overwrite."
     ]
     (nothing,) = proposal_sentences(manifest(**labels, links={"yo": {"links": 0}}))
     assert nothing.startswith("Proposed 30,125 labels for Yoruba and no facts or links.")
@@ -81,7 +81,7 @@ def test_facts_labels_and_links_are_counted_by_language() -> None:
     found = manifest(config=config, proposals=counts, labels={"et": {"names": 2}})
     assert proposal_sentences(found | {"links": {"et": {"links": 5}}}) == [
         "Proposed 1,043 facts, 2 labels and 5 links for Estonian. "
-        "Facts: 1,000 stated in another language, 43 usual for similar entities.",
+        "Facts: 1,000 for questions that another language answers, 43 usual for similar entities.",
         "Proposed no facts for Telugu. No fact reached confidence 0.",
     ]
 
@@ -129,7 +129,10 @@ def test_examples_of_every_kind_are_shown_from_the_surest_to_the_least_sure(
     assert "Douglas Adams" in text and "Q42" in text and "Q7" not in text
     titles = [line.strip() for line in text.splitlines() if line.strip() in TITLES]
     assert titles == list(TITLES)
-    assert "Proposed 40 facts for Finnish. Facts: 40 stated in another language." in text
+    assert (
+        "Proposed 40 facts for Finnish. Facts: 40 for questions that another language answers."
+        in text
+    )
     assert "Tried on 1,160 held-out facts of Estonian" in text
     assert f"Written to {folder}." in text.replace("\n", "")
 

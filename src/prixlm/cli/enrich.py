@@ -38,11 +38,11 @@ _Effort = Annotated[
     ),
 ]
 _Minutes = Annotated[
-    float | None, typer.Option(metavar="N", help="Time limit of standard. [default: 60]")
+    float | None, typer.Option(metavar="N", help="Time limit of standard; 60 if not given.")
 ]
 _Base = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Base model of thorough. [default: xlm-roberta-base]"),
+    typer.Option(metavar="NAME", help="Base model of thorough; xlm-roberta-base if not given."),
 ]
 _Encoder = Annotated[
     Path | None,
@@ -101,6 +101,8 @@ def enrich(
     if not into:
         raise PrixError("--into is missing: name the languages to enrich, such as --into et,te.")
     codes = parse_codes(into)
+    if "all" in codes:
+        raise PrixError("--into all: name the languages to enrich, such as --into et,te.")
     proposals = EnrichConfig(
         into=codes,
         min_confidence=min_confidence,
@@ -155,7 +157,15 @@ def _run_job(
         print_json(manifest)
         return
     print_proposals(screen, to / "proposals", manifest)
-    print_next_steps(screen, to, export_format(to))
+    tables = ("labels", "links")
+    found = [sum(kinds.values()) for kinds in manifest["proposals"].values()]
+    found += [
+        part.get("names", part.get("links", 0))
+        for name in tables
+        for part in manifest.get(name, {}).values()
+    ]
+    if any(found):
+        print_next_steps(screen, to, export_format(to))
 
 
 def _print_costs(sources: list[Path], config: Any, given: Any, as_json: bool) -> None:

@@ -63,10 +63,16 @@ FORMAT = "prixlm-work"
 _STATE = "work.json"
 _EDGE = 1 << 16
 """Bytes at the start and the end of a file that tell one dump from another."""
-_SPLIT_PER_SECOND, _ASKED_PER_SECOND = 300_000, 1_500
-"""For estimates only: triples that are split in a second, and questions asked without a model."""
+_SPLIT_PER_SECOND, _ASKED_PER_SECOND, _FITTING = 300_000, 1_000, 20.0
+"""For estimates only: triples that are split in a second, questions asked without a model in a
+second, and the seconds that the confidence is fitted in."""
+_TRAIN_AND_ASK = "train and ask"
+_FEW_VALID = 100
+"""Valid facts below which a confidence is hardly worth its name."""
 _TRAINED = ("graph", "graph-all", "model", "encoder")
 """Folders that depend on the plan."""
+_MADE = {"kb", "split", "split-facts", "everything", "proposals", "report", *_TRAINED}
+"""Folders of a work folder."""
 _HIDDEN_LINKS = 0.1
 """Share of the linked concepts whose links are withheld to fit the confidence of new links."""
 
@@ -167,8 +173,10 @@ class JobEstimate:
     def as_text(self) -> str:
         """Return one line per step, then the total and the notes."""
         lines = costs_lines(self.costs, self.plan)
-        total = sum(costs.seconds for costs in self.costs.values())
-        return "\n".join([*lines, f"In all {minutes_text(total)}.", *self.notes])
+        if self.plan is not None or _TRAIN_AND_ASK in self.costs:  # the main step is estimated
+            total = sum(costs.seconds for costs in self.costs.values())
+            lines.append(f"In all {minutes_text(total)}.")
+        return "\n".join([*lines, *self.notes])
 
 
 def estimate_job(
@@ -186,7 +194,7 @@ def estimate_job(
         rest: dict[str, Costs] = {}
         notes = ["Asking takes seconds to minutes, depending on what is missing."]
         if config.effort == "standard":
-            rest = {"train and ask": Costs(seconds=max(0.0, limit - read.seconds))}
+            rest = {_TRAIN_AND_ASK: Costs(seconds=max(0.0, limit - read.seconds))}
             notes = ["What is trained is decided after the import, within the minutes."]
         elif config.effort == "thorough":
             notes = ["Import the source first (`prixlm import`) to estimate the training."]
@@ -208,7 +216,7 @@ def estimate_job(
     seconds = kb.num_triples() / _SPLIT_PER_SECOND
     step = "everything" if kb.num_triples(split="valid") else "split"
     costs = {step: Costs(seconds=seconds, disk=disk)} | plan.costs
-    costs["ask"] = Costs(seconds=num_questions / _ASKED_PER_SECOND)
+    costs["fit and ask"] = Costs(seconds=_FITTING + num_questions / _ASKED_PER_SECOND)
     return JobEstimate(costs, plan, (f"{num_questions:,} questions will be asked.", *plan.notes))
 
 
@@ -228,7 +236,9 @@ def open_job(
     _check_folder(folder, paths, identity)
     _check_given(folder, given)
     with disk_errors(folder / _STATE), locked(folder):
-        state = _read_state(folder) or {"format": FORMAT, "version": 1, "source": identity}
+        state = _read_state(folder)
+        if state is None or state["source"] != identity:
+            state = {"format": FORMAT, "version": 1, "source": identity}
         job = Job(folder, paths, config, given, state, announce, progress)
         job.write_state()
         yield job
@@ -290,11 +300,26 @@ class Job:
         shutil.rmtree(folder, ignore_errors=True)
         with self._step("split", "Holding out facts to fit and to try the confidence."):
             if not self._withholds_links(kb):
-                return split_kb(kb, folder, self.config.split)
-            facts = self.folder / "split-facts"
-            if not facts.is_dir():
-                split_kb(kb, facts, self.config.split)
-            return split_kb(KB(facts), folder, SplitConfig(hide_links=_HIDDEN_LINKS))
+                split = split_kb(kb, folder, self.config.split)
+            else:
+                facts = self.folder / "split-facts"
+                if not facts.is_dir():
+                    split_kb(kb, facts, self.config.split)
+                split = split_kb(KB(facts), folder, SplitConfig(hide_links=_HIDDEN_LINKS))
+        num_valid = split.num_triples(split="valid")
+        if not num_valid:
+            raise PrixError(
+                f"the source has {kb.num_triples():,} facts: too few to hold some out and fit a "
+                "confidence on them. Expected a thousand or more."
+            )
+        if num_valid < _FEW_VALID:
+            logger.warning(
+                "the confidence is fitted on %d facts, because the source has only %d: do not "
+                "rely on it",
+                num_valid,
+                kb.num_triples(),
+            )
+        return split
 
     def everything(self, split: KB) -> KB:
         """Return the KB with all known facts as train facts."""
@@ -328,7 +353,12 @@ class Job:
                 )
             self.state["plan"] = plan.as_dict()
             self.write_state()
-        plan = Plan.from_dict(self.state["plan"])
+        try:
+            plan = Plan.from_dict(self.state["plan"])
+        except (KeyError, TypeError, AttributeError, PrixError):
+            raise PrixError(
+                f"the plan in {self.folder / _STATE} is damaged. Name another folder."
+            ) from None
         if self.announce is not None and (plan.costs or plan.notes):
             title = f"What is trained, {minutes_text(plan.seconds)}:"
             self.announce("\n".join([title, *costs_lines(plan.costs, plan), *plan.notes]))
@@ -471,6 +501,7 @@ class Job:
     def _check_proposals(self, overwrite: bool) -> None:
         """Refuse to replace proposals of other settings unasked; forget the plan of those."""
         settings = self._settings()
+        self._drop_damaged()
         if self._has_proposals() and not self._is_done():
             if (self.folder / "proposals" / MARKS_FILE).exists():
                 raise PrixError(
@@ -492,6 +523,22 @@ class Job:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
             self.state["planned"] = planned
             self.write_state()
+
+    def _drop_damaged(self) -> None:
+        """Delete proposals that cannot be read, so that they are made again; never with marks."""
+        folder = self.folder / "proposals"
+        if not folder.is_dir():
+            return
+        try:
+            read_manifest(folder)
+        except PrixError as error:
+            if (folder / MARKS_FILE).exists():
+                raise PrixError(
+                    f"{folder} is damaged and holds the marks of a review. Move {MARKS_FILE} to a "
+                    f"safe place, delete {folder}, and run the command again."
+                ) from None
+            logger.warning("making the proposals again: %s", error)
+            shutil.rmtree(folder)
 
     def _langs(self) -> Any:
         """Return the languages to import: the format's own, and those to enrich."""
@@ -516,7 +563,7 @@ class Job:
 def work_kb(folder: Path | str) -> KB:
     """Return the KB that a finished work folder has proposals for."""
     state = _read_state(Path(folder))
-    if state is None or "kb" not in state:
+    if state is None or not isinstance(state.get("kb"), str):
         raise PrixError(f"{folder} is not a work folder of `prixlm enrich`: name its KB with --kb.")
     return KB(Path(folder) / state["kb"])
 
@@ -548,11 +595,16 @@ def _is_kb(sources: Sequence[Path]) -> bool:
 def _identify(sources: Sequence[Path], config: JobConfig) -> dict[str, Any]:
     """Return what tells a source from another one: not its path, which may change."""
     if _is_kb(sources):
+        if config.format is not None or config.langs is not None:
+            raise PrixError("--format and --langs are for dumps, and the source is a KB folder.")
         return {"kb": KB(sources[0]).fingerprint()}
+    for source in sources:
+        if (source / _STATE).is_file():
+            raise PrixError(f"{source} is a work folder. Name a KB in it, such as {source / 'kb'}.")
     plan = plan_import(sources, format=config.format)  # refuses what cannot be read, too
     files = [
         {"name": source.path.name, "size": source.path.stat().st_size, "edges": _hash(source.path)}
-        for source in plan.sources
+        for source in sorted(plan.sources, key=lambda source: source.path.name)
         if source.path.is_file()
     ]
     langs = ["all"] if config.langs == "all" else config.langs and list(config.langs)
@@ -574,7 +626,18 @@ def _read_state(folder: Path) -> dict[str, Any] | None:
         values = json.loads((folder / _STATE).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return values if isinstance(values, dict) and values.get("format") == FORMAT else None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        return None
+    source = values.get("source")
+    is_whole = isinstance(source, dict) and (
+        isinstance(source.get("kb"), str) or {"format", "files", "langs"} <= source.keys()
+    )
+    if values.get("version") != 1 or not is_whole:
+        raise PrixError(
+            f"{folder / _STATE} is damaged, or was written by another version of prixlm. Name "
+            "another folder."
+        )
+    return values
 
 
 def _check_folder(folder: Path, sources: Sequence[Path], identity: dict[str, Any]) -> None:
@@ -589,7 +652,8 @@ def _check_folder(folder: Path, sources: Sequence[Path], identity: dict[str, Any
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if state is None and names - {"lock", f"{_STATE}.tmp"}:
         raise PrixError(f"{folder} exists and is not a work folder: name another one.")
-    if state is not None and state["source"] != identity:
+    # A folder in which nothing was made yet, because the source could not be read, is free.
+    if state is not None and state["source"] != identity and names & _MADE:
         raise PrixError(
             f"{folder} was made from another source ({_describe(state['source'])}; now "
             f"{_describe(identity)}). Name another folder."
@@ -597,8 +661,10 @@ def _check_folder(folder: Path, sources: Sequence[Path], identity: dict[str, Any
 
 
 def _check_given(folder: Path, given: Given) -> None:
-    """Refuse models of the work folder itself: another plan deletes them."""
+    """Refuse models that are not there, or of the work folder itself: another plan deletes them."""
     for name, model in vars(given).items():
+        if model is not None and not model.is_dir():
+            raise PrixError(f"--{name} {model}: no such folder.")
         if model is not None and model.resolve().is_relative_to(folder.resolve()):
             raise PrixError(
                 f"--{name} {model} is in the work folder, which uses its own models unasked. Leave "

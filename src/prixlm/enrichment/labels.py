@@ -122,12 +122,18 @@ class LabelProposer:
         )
         is_right = candidates.is_right
         concepts, row = np.unique(candidates.concept, return_inverse=True)
-        if len(concepts) < _MIN_CONCEPTS or not is_right.any() or is_right.all():
-            # The manifest of a run quotes this sentence.
+        # The manifest of a run quotes these sentences.
+        if len(concepts) < _MIN_CONCEPTS:
             raise PrixError(
                 f"{len(concepts)} of its named entities have a name of the same script in another "
                 f"language: too few to learn from (expected {_MIN_CONCEPTS}). Names are taken "
                 "over from languages of the same script."
+            )
+        if not is_right.any() or is_right.all():
+            share = "all" if is_right.all() else "none"
+            raise PrixError(
+                f"{share} of its names are also used in another language, so there is nothing to "
+                "learn from about which ones it takes over."
             )
         # A random half of the concepts grows the trees, a quarter fits the probability, and a
         # quarter measures it.

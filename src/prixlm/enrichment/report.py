@@ -35,15 +35,20 @@ _STATED = """
     SELECT lang, relation, count(*) FROM triples
     WHERE list_contains($splits, split) GROUP BY ALL
 """
-# Facts that any language states, in the names of a language that has names for both ends.
+# Facts that any language states, in the names of a language that has names for both ends. One end
+# is joined after the other: in one join, 46,000 statements in 20 languages took 13 GiB.
 _STATABLE = """
     WITH stated AS MATERIALIZED (
         SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
         FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
+    ), named AS MATERIALIZED (
+        SELECT id, lang, concept FROM entities WHERE list_contains($langs, lang)
+    ), subjects AS MATERIALIZED (
+        SELECT x.lang, x.id AS subject, f.relation, f.b
+        FROM stated f JOIN named x ON x.concept = f.a
     )
-    SELECT x.lang, f.relation, count(DISTINCT (x.id, y.id))
-    FROM stated f JOIN entities x ON x.concept = f.a AND list_contains($langs, x.lang)
-    JOIN entities y ON y.concept = f.b AND y.lang = x.lang GROUP BY ALL
+    SELECT f.lang, f.relation, count(DISTINCT (f.subject, y.id))
+    FROM subjects f JOIN named y ON y.concept = f.b AND y.lang = f.lang GROUP BY ALL
 """
 # At most two proposals of a relation, so that the examples are not all alike.
 _EXAMPLES = """

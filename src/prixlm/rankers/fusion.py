@@ -358,7 +358,7 @@ def _check_labels(examples: Examples, candidate_fold: Array, num_folds: int) -> 
             raise PrixError(
                 f"{len(np.unique(examples.question))} valid facts with "
                 f"{int(examples.labels.sum())} true answers among the candidates are too few to "
-                "fit a fusion on. Hold out more with `prixlm split --valid`."
+                "fit a fusion on. Hold out more (`prixlm split --valid`), or take a larger KB."
             )
 
 

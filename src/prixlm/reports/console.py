@@ -243,13 +243,17 @@ def print_next_steps(console: Console, work: Path, format: str = "nq") -> None:
         f"Open {page}",
         "Next:",
         f"  prixlm review {folder} --to review.tsv",
-        f"  prixlm export {folder} --format {format} --to facts.{suffix} --min-confidence 0.8",
+        f"  prixlm export {folder} --format {format} --to facts.{suffix} --min-confidence 0.8"
+        + (" --reference S854:URL" if format == "quickstatements" else ""),
     )
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 
 
-_KINDS = {"elsewhere": "stated in another language", "usual": "usual for similar entities"}
+_KINDS = {
+    "elsewhere": "for questions that another language answers",
+    "usual": "usual for similar entities",
+}
 """What the kinds of proposed facts mean."""
 
 
@@ -278,7 +282,8 @@ def proposal_sentences(manifest: Mapping[str, Any]) -> list[str]:
         else:
             sentence += f" No fact reached confidence {threshold:g}"
             # About 60 % of the threshold, rounded to a value that people would type.
-            sentence += f"; try --min-confidence {0.6 * threshold:.1g}." if threshold else "."
+            lower = f"; try --min-confidence {0.6 * threshold:.1g} --overwrite."
+            sentence += lower if threshold else "."
         why = manifest.get("labels", {}).get(lang, {}).get("why")
         if why is not None:
             sentence += f" No labels: {why}"
