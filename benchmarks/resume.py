@@ -4,10 +4,11 @@
 
 The reference is an undisturbed run. The other run has the same plan, because what is trained
 depends on measured speed, and the same untrained model, because the trainer of its tokenizer is not
-deterministic. It is killed with SIGKILL again and again, each time after a random share of the
-reference's time. Both train on one thread. Times and logs of the steps (timings.json,
-metrics.jsonl, state.json, work.json, and what is made from them: loss.png and the report) differ
-and are not compared.
+deterministic. It is killed with SIGKILL again and again, in every step, each time after a random
+share of the time that the step takes. Both train on one thread.
+
+Not compared are files with times (timings.json, metrics.jsonl, state.json, work.json) and what is
+made from them (loss.png, the report).
 """
 
 import argparse
@@ -23,6 +24,14 @@ import tempfile
 import time
 from pathlib import Path
 
+FOLDERS = {
+    "split": "split.partial",
+    "graph": "graph",
+    "graph-all": "graph-all",
+    "model": "model/run.toml",
+    "propose": "proposals.partial",
+}
+"""Steps to kill in, and what appears when each has begun."""
 LOGS = {"timings.json", "metrics.jsonl", "state.json", "work.json", "loss.png", "lock"}
 """Files that hold times."""
 
@@ -30,7 +39,7 @@ LOGS = {"timings.json", "metrics.jsonl", "state.json", "work.json", "loss.png", 
 def command(source: Path, to: Path, minutes: float) -> list[str]:
     """Return the command under test."""
     return [
-        *(sys.executable, "-m", "prixlm", "enrich", str(source), "--into", "et,te"),
+        *(sys.executable, "-m", "prixlm", "enrich", str(source), "--into", "et"),
         *("--to", str(to), "--minutes", str(minutes)),
     ]
 
@@ -57,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         source, whole, killed = (folder / name for name in ("world", "whole", "killed"))
-        import_ = ["--format", "world", "--langs", "en,et,te", "--max-triples", "5000"]
+        import_ = ["--format", "world", "--langs", "en,et", "--max-triples", "3000"]
         import_ += ["--to", str(source)]
         run = [sys.executable, "-m", "prixlm", "import", *import_]
         subprocess.run(run, check=True, env=environment, stdout=subprocess.DEVNULL)
@@ -83,19 +92,23 @@ def main() -> None:
         kept = {name: state[name] for name in ("format", "version", "source", "planned", "plan")}
         (killed / "work.json").write_text(json.dumps(kept), "utf-8")
         call = command(source, killed, args.minutes)
+        seconds_of = state["seconds"]
+        steps = [step for step in FOLDERS if step in seconds_of]
         for number in range(args.kills):
+            step = steps[number * len(steps) // args.kills]
             process = subprocess.Popen(
                 call, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            # Beyond the import of the libraries, so that most kills meet a step.
-            time.sleep(generator.uniform(8, 8 + 4 * seconds / args.kills))
+            # Wait until the step has begun, then for a random share of the time that it takes.
+            while process.poll() is None and not (killed / FOLDERS[step]).exists():
+                time.sleep(0.05)
+            time.sleep(generator.uniform(0, 0.9 * seconds_of[step]))
             is_killed = process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.wait()
             done = json.loads((killed / "work.json").read_text("utf-8")).get("made", [])
-            found = sorted(path.name for path in killed.iterdir())
             what = "killed" if is_killed else "had finished"
-            print(f"{number + 1}: {what}; trained {done}; there are {found}", flush=True)
+            print(f"{number + 1}: {what} in {step}; trained so far: {done}", flush=True)
         subprocess.run(call, check=True, env=environment, stdout=subprocess.DEVNULL)
         one, other = digests(whole), digests(killed)
         differing = sorted(
