@@ -38,9 +38,9 @@ _RESERVE = 0.1
 """Share of the time that is kept for what is not estimated: fitting, names, the report."""
 _GRAPH_SHARE = 0.4
 """Share of the time that the graph embedding may take."""
-_FACTS_A_QUESTION = 26
-"""To ask a model one question takes as long as training it on this number of facts, on two cores:
-13 on one (docs/log.md), but unlike training, asking uses little more than one core."""
+_FACTS_A_QUESTION = 40
+"""To ask a model one question takes as long as training it on this number of facts, on two cores
+(docs/log.md): asking uses little more than one core, and a model of few epochs searches long."""
 _GRAPHS = ((300, 10), (200, 10), (128, 10), (128, 6), (64, 6), (64, 3))
 """Ranks and epochs of a graph embedding, the best first."""
 _MAX_EPOCHS, _MIN_EPOCHS = 9, 2
