@@ -295,7 +295,7 @@ class Job:
         folder = self.folder / "split"
         if _is_kb([folder]) and KB(folder).withholds_links == self._withholds_links(kb):
             return KB(folder)
-        # That of another effort. The manifest goes first: a kill leaves a folder that is no KB.
+        # That of another effort. The manifest goes first: a kill leaves a folder that is not a KB.
         (folder / "manifest.json").unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
         with self._step("split", "Holding out facts to fit and to try the confidence."):

@@ -102,7 +102,7 @@ class ModelRanker(Ranker):
         if self.by_name or self.search == "exact":
             return super().ask(queries, k, given)
         trie = self.completer.trie(queries.lang)
-        # A name that is too long is not in the trie; filtered objects are no answers.
+        # A name that is too long is not in the trie; filtered objects are not answers.
         owner, entity, _ = drop_filtered(queries, (*given, np.zeros(len(given[0]))))
         kept = trie.nodes_of(entity) >= 0
         owner, entity = owner[kept], entity[kept]
