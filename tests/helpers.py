@@ -105,7 +105,7 @@ def make_proposals(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from prixlm.enrichment.proposals import FACT_SCHEMA, FORMAT, LABEL_SCHEMA, LINK_SCHEMA
+    from prixlm.proposals.tables import FACT_SCHEMA, FORMAT, LABEL_SCHEMA, LINK_SCHEMA
 
     folder.mkdir()
     tables = {

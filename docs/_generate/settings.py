@@ -17,7 +17,7 @@ PAGES = {
     "training": ("Settings: splits, models and training", ("kb", "lm", "training", "entities")),
     "enrichment": (
         "Settings: search, rankers and enrichment",
-        ("decoding", "rankers", "enrichment"),
+        ("decoding", "rankers", "enrichment", "proposals"),
     ),
     "evaluation": ("Settings: evaluation and the demo", ("evaluation", "")),
 }

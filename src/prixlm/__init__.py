@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prixlm.decoding.completer import Completer, SearchConfig
-    from prixlm.enrichment.export import ExportConfig, export
     from prixlm.enrichment.job import JobConfig, run_job
     from prixlm.enrichment.run import EnrichConfig, enrich
     from prixlm.entities.encoder import EntityEncoder
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from prixlm.kb.split import SplitConfig, split_kb
     from prixlm.kb.store import KB
     from prixlm.lm.model import PrixLM
+    from prixlm.proposals.export import ExportConfig, export
     from prixlm.rankers.complex import GraphConfig, train_graph
     from prixlm.training.pretrain import PretrainConfig, pretrain
     from prixlm.types import Answer, Entity, Link, Query, Triple
@@ -71,7 +71,7 @@ __all__ = [
 
 _HOMES = {
     "prixlm.decoding.completer": ("Completer", "SearchConfig"),
-    "prixlm.enrichment.export": ("ExportConfig", "export"),
+    "prixlm.proposals.export": ("ExportConfig", "export"),
     "prixlm.enrichment.job": ("JobConfig", "run_job"),
     "prixlm.enrichment.run": ("EnrichConfig", "enrich"),
     "prixlm.entities.encoder": ("EntityEncoder",),

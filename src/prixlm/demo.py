@@ -34,7 +34,6 @@ import pyarrow.parquet as pq
 
 from prixlm.arrays import pair_keys, rank_in_group
 from prixlm.enrichment.budget import Plan
-from prixlm.enrichment.export import ExportConfig, export
 from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
 from prixlm.enrichment.job import Announce, JobConfig, open_job
 from prixlm.enrichment.report import Report, write_report
@@ -54,6 +53,7 @@ from prixlm.importers.run import import_kb
 from prixlm.kb.split import SplitConfig, known_objects, split_kb
 from prixlm.kb.store import KB
 from prixlm.lm.compact import CompactConfig
+from prixlm.proposals.export import ExportConfig, export
 from prixlm.rankers.base import Queries, Ranked
 from prixlm.rankers.complex import GraphConfig
 from prixlm.rankers.fusion import Fusion, FusionConfig, fitted_languages

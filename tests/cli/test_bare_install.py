@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm.enrichment.proposals import FACT_SCHEMA, FORMAT
 from prixlm.errors import EXTRAS
+from prixlm.proposals.tables import FACT_SCHEMA, FORMAT
 from tests.helpers import Ran, run_python
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import pytest
 
 from prixlm import KB, EnrichConfig, PrixError, SplitConfig, enrich, import_kb, split_kb
 from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
-from prixlm.enrichment.proposals import read_manifest
 from prixlm.enrichment.run import Whole
 from prixlm.enrichment.trial import Trial
+from prixlm.proposals.tables import read_manifest
 from prixlm.rankers.base import Queries
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.fusion import Explained, Fusion

@@ -198,8 +198,8 @@ def review(
     """
     from dataclasses import asdict
 
-    from prixlm.enrichment.proposals import find_proposals
-    from prixlm.enrichment.review import read_review, write_review
+    from prixlm.proposals.review import read_review, write_review
+    from prixlm.proposals.tables import find_proposals
 
     folder = find_proposals(folder)
     if to is not None and marks is None:
@@ -239,9 +239,9 @@ def export(
 
     Example: [b]prixlm export proposals --format nq --to facts.nq --min-confidence 0.8[/b]
     """
-    from prixlm.enrichment.export import ExportConfig
-    from prixlm.enrichment.export import export as export_to_file
-    from prixlm.enrichment.proposals import find_proposals
+    from prixlm.proposals.export import ExportConfig
+    from prixlm.proposals.export import export as export_to_file
+    from prixlm.proposals.tables import find_proposals
 
     config = ExportConfig(
         format=format,
@@ -289,12 +289,12 @@ def report(
     Example: [b]prixlm report work --to page --title "Estonian, enriched"[/b]
     """
     from prixlm.enrichment.job import work_kb
-    from prixlm.enrichment.proposals import find_proposals, read_manifest, read_timings
     from prixlm.enrichment.report import Report, write_report
     from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
     from prixlm.evaluation.link_prediction import read_result_tables
     from prixlm.evaluation.proposals import try_enrichment
     from prixlm.kb.store import KB
+    from prixlm.proposals.tables import find_proposals, read_manifest, read_timings
 
     if tried < 0:
         raise PrixError(f"--try {tried}: expected 0 or more.")

@@ -1,1 +1,1 @@
-"""Enrichment: find what a language lacks, propose it, have it reviewed, export it."""
+"""Enrichment: find what a language lacks and propose it, with a confidence."""

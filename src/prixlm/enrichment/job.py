@@ -39,7 +39,6 @@ from prixlm.enrichment.budget import (
     shorten_model,
 )
 from prixlm.enrichment.gaps import GapFinder
-from prixlm.enrichment.proposals import MARKS_FILE, read_manifest
 from prixlm.enrichment.report import Report, write_report
 from prixlm.enrichment.run import EnrichConfig, Whole, enrich
 from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
@@ -53,6 +52,7 @@ from prixlm.kb.store import FORMAT as KB_FORMAT
 from prixlm.kb.store import KB, SCHEMAS
 from prixlm.kb.unsplit import unsplit_kb
 from prixlm.languages import parse_languages
+from prixlm.proposals.tables import MARKS_FILE, read_manifest
 from prixlm.rankers.complex import train_graph
 from prixlm.reports.console import proposal_sentences, trial_sentences
 from prixlm.training.pretrain import pretrain

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from prixlm.arrays import group_starts, random_positions
-from prixlm.enrichment.proposals import LABEL_SCHEMA
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.languages import script_of_language, script_of_text
 from prixlm.metrics import Reliability, reliability
+from prixlm.proposals.tables import LABEL_SCHEMA
 from prixlm.rankers.calibrated import CalibratedTrees
 from prixlm.types import Array
 

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from prixlm.arrays import random_positions
-from prixlm.enrichment.proposals import LINK_SCHEMA
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import NeighbourIndex, build_vectors, choose_kind
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.proposals.tables import LINK_SCHEMA
 from prixlm.rankers.calibrated import CalibratedTrees
 from prixlm.types import Array, Progress
 

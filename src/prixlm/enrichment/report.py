@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prixlm.enrichment.proposals import read_manifest
 from prixlm.files import check_pages, quote_path, write_atomically
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability
+from prixlm.proposals.tables import read_manifest
 from prixlm.reports.console import language_name
 from prixlm.reports.plots import plot_reliability
 from prixlm.reports.tables import ResultTable, plain, tables_markdown, tables_to_json

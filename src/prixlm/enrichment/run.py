@@ -35,7 +35,13 @@ from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
 from prixlm.enrichment.labels import LabelConfig, propose_labels
 from prixlm.enrichment.links import LinkConfig, propose_links
-from prixlm.enrichment.proposals import (
+from prixlm.enrichment.trial import Trial, try_fusion
+from prixlm.entities.encoder import EntityEncoder
+from prixlm.errors import PrixError
+from prixlm.files import Workspace, check_target, open_workspace, publish, whole_folder
+from prixlm.kb.store import KB
+from prixlm.languages import parse_languages
+from prixlm.proposals.tables import (
     FORMAT,
     MARKS_FILE,
     PART_SCHEMA,
@@ -44,12 +50,6 @@ from prixlm.enrichment.proposals import (
     write_manifest,
     write_timings,
 )
-from prixlm.enrichment.trial import Trial, try_fusion
-from prixlm.entities.encoder import EntityEncoder
-from prixlm.errors import PrixError
-from prixlm.files import Workspace, check_target, open_workspace, publish, whole_folder
-from prixlm.kb.store import KB
-from prixlm.languages import parse_languages
 from prixlm.rankers.base import Queries, Ranked
 from prixlm.rankers.fusion import Fusion, FusionConfig, fitted_languages
 from prixlm.rankers.suite import Suite, load_suite

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import ExportConfig, PrixError, export
-from prixlm.enrichment.review import correct_confidence, read_marks, read_review, write_review
+from prixlm.proposals.review import correct_confidence, read_marks, read_review, write_review
 from tests.helpers import fact_row, label_row, link_row, make_proposals
 
 

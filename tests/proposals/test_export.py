@@ -7,9 +7,9 @@ import pyoxigraph as ox
 import pytest
 
 from prixlm import ExportConfig, PrixError, export, import_kb
-from prixlm.enrichment.export import VOCABULARY, to_iri
-from tests.enrichment.conftest import TRICKY
+from prixlm.proposals.export import VOCABULARY, to_iri
 from tests.helpers import fact_row, label_row, link_row, make_proposals
+from tests.proposals.conftest import TRICKY
 
 WIKIDATA = {"subject_key": "Q33", "relation_key": "P36", "object_key": "Q1757"}
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"

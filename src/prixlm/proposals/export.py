@@ -31,10 +31,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyoxigraph as ox
 
-from prixlm.enrichment.proposals import FACT_SCHEMA, read_manifest
-from prixlm.enrichment.review import corrected_confidence, read_marks
 from prixlm.errors import PrixError
 from prixlm.files import check_new_file, disk_errors, replacing, write_atomically, write_rows
+from prixlm.proposals.review import corrected_confidence, read_marks
+from prixlm.proposals.tables import FACT_SCHEMA, read_manifest
 
 VOCABULARY = "urn:prixlm:ns:"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from prixlm.enrichment.proposals import MARKS_FILE, read_manifest
 from prixlm.errors import PrixError
 from prixlm.files import check_new_file, disk_errors, replacing, write_atomically
+from prixlm.proposals.tables import MARKS_FILE, read_manifest
 from prixlm.types import Array
 
 TABLES = {"proposals": "", "labels": "name ", "links": "link "}

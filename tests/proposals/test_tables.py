@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError
-from prixlm.enrichment.proposals import (
+from prixlm.proposals.tables import (
     FACT_SCHEMA,
     PART_SCHEMA,
     join_parts,

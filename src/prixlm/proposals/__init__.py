@@ -1,0 +1,1 @@
+"""What a run proposed: its tables, the marks of reviewers, and the way into other tools."""
