@@ -1,28 +1,48 @@
-"""The dump that a benchmark generates has the regularities that it states; steps are measured."""
+"""Benchmarks generate what they state, and count what they measure."""
 
+import http.server
 import importlib.util
+import queue
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from prixlm import import_kb
+from prixlm import KB, import_kb
 from prixlm.languages import script_of_language, script_of_text
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def wikidata() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wikidata_bench", BENCHMARKS / "wikidata.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_bench", BENCHMARKS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)  # a script imports those beside it
+        spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def wikidata() -> ModuleType:
+    return load("wikidata")
+
+
+@pytest.fixture(scope="module")
+def serve() -> ModuleType:
+    return load("serve")
+
+
+@pytest.fixture(scope="module")
+def openrefine() -> ModuleType:
+    return load("openrefine")
 
 
 def test_the_generated_dump_is_imported_whole(wikidata: ModuleType, tmp_path: Path) -> None:
@@ -134,3 +154,99 @@ def test_the_main_command_gets_the_options_of_the_benchmark(
     assert command[:4] == ["enrich", "dump.json", "--into", "et"]
     assert command[4:] == ["--to", str(tmp_path / "new"), "--effort", "quick", "--minutes", "9"]
     assert "| **quick, all** | 3.0 | 300 |" in capsys.readouterr().out
+
+
+class Moody(http.server.BaseHTTPRequestHandler):
+    """Answers by the number in the address: a status, with `Retry-After` below 1000."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        number = int(self.path.strip("/"))
+        self.send_response(number % 1000)
+        if number < 1000:
+            self.send_header("Retry-After", "0")
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def moody() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Moody) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("paths", "wrong"),
+    [
+        ([200], set()),
+        ([200, 503, 429], set()),
+        ([200, 500], {"500"}),
+        ([200, 404], {"404"}),
+        ([200, 1503], {"503 without Retry-After"}),
+    ],
+)
+def test_only_a_request_to_come_back_later_is_not_an_error(
+    serve: ModuleType, moody: str, paths: list[int], wrong: set[str]
+) -> None:
+    requests = [serve.Asked("GET", f"/{path}").encode("here") for path in paths]
+    results: queue.Queue[object] = queue.Queue()
+    serve.measure(moody, requests, 2, 0.3, results)
+    tally, took = results.get()  # type: ignore[misc]
+    assert set(tally.wrong) == wrong
+    assert len(tally.seconds) == tally.statuses["200"] >= 2 and took >= 0.3
+
+
+def test_a_server_that_is_gone_is_an_error(serve: ModuleType) -> None:
+    results: queue.Queue[object] = queue.Queue()
+    serve.measure("http://127.0.0.1:9", [b"GET / HTTP/1.1\r\n\r\n"], 1, 0.2, results)
+    tally, _ = results.get()  # type: ignore[misc]
+    assert set(tally.wrong) == {"ConnectionRefusedError"} and tally.seconds == []
+
+
+def test_a_served_kb_answers_the_requests_of_the_load(serve: ModuleType, shared_toy: KB) -> None:
+    requests = {part: serve.make_requests(part, shared_toy) for part in serve.PARTS}
+    with serve.running_server("--kb", str(shared_toy.folder)) as (address, process):
+        with serve.Memory(process) as memory:
+            assert serve.warm_up(address, requests["search"]) > 10
+            assert serve.warm_up(address, requests["reconcile"]) > 10
+            with pytest.raises(SystemExit, match="nothing to complete facts with"):  # no model
+                serve.warm_up(address, requests["complete"])
+            threading.Event().wait(2)  # a few samples more
+        assert memory.whole[0] > memory.private[0] > 30
+        assert "MiB at first" in memory.describe()
+
+
+def test_a_server_that_does_not_start_ends_the_load(serve: ModuleType, tmp_path: Path) -> None:
+    with (
+        pytest.raises(SystemExit, match="is not a KB folder"),
+        serve.running_server("--kb", str(tmp_path)),
+    ):
+        pass
+
+
+def test_without_openrefine_the_benchmark_says_why(
+    openrefine: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["openrefine.py"])
+    with pytest.raises(SystemExit, match="openrefine is not installed"):
+        openrefine.main()
+
+
+def test_right_and_matched_rows_are_counted(
+    openrefine: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["Αθήνα", "Πάτρα", "Xbox", "Νίκος"]
+    questions = [openrefine.Question(name, frozenset({name})) for name in names]
+    rows = [("Αθήνα", "Αθήνα"), ("Xbox", "Xbox"), ("Xbox", ""), ("", "")]
+    judged = [openrefine.Judged(best, 50.0, match) for best, match in rows]
+    openrefine.describe("service", questions, judged, 1.5)
+    assert capsys.readouterr().out == "| service | 50.0% | 33.3% | 2 | 50.0% | 1.5 |\n"
+    assert openrefine.plain("http://dbpedia.org/resource/C#12") == "http://dbpedia.org/resource/C"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,12 @@ def test_the_demo_looks_for_names_across_scripts(demo: tuple[Path, Ran]) -> None
     assert all(100 < int(number) < 400 for number in found.values())
 
 
-def test_the_last_line_is_the_address_of_the_page(demo: tuple[Path, Ran]) -> None:
+def test_the_last_lines_say_how_to_open_the_pages(demo: tuple[Path, Ran]) -> None:
     folder, ran = demo
-    *_, took, address = ran.stdout.splitlines()
+    *_, took, address, _, serve = ran.stdout.splitlines()
     assert re.match(r"Took \d+ s\.", took)
     assert address == (folder / "report" / "report.html").as_uri()
+    assert shlex.split(serve)[1:] == ["serve", str(folder / "work")]
 
 
 def test_the_page_has_the_same_lines_as_the_terminal(demo: tuple[Path, Ran]) -> None:

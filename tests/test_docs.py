@@ -7,8 +7,10 @@ that is too slow for a test is marked above its fence: `<!-- not run: 3 minutes 
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -61,6 +63,9 @@ def commands(text: str) -> list[str]:
 
 def run_command(line: str, folder: Path) -> None:
     """Run one shell line: `prixlm` in this process, where torch is imported once, else bash."""
+    if line.startswith("prixlm serve "):
+        visit_server(shlex.split(line)[2:], folder)
+        return
     if line.startswith("prixlm ") and not set(line) & set("|>&;"):
         app(shlex.split(line)[1:], standalone_mode=False)
         return
@@ -70,6 +75,21 @@ def run_command(line: str, folder: Path) -> None:
         script, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True
     )
     assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+def visit_server(arguments: list[str], folder: Path) -> None:
+    """Start the server on a free port, open the page that it names, and end it with Ctrl-C."""
+    command = [sys.executable, "-m", "prixlm", "serve", *arguments, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            lines = iter(server.stdout.readline, "")
+            address = next(line.split()[1] for line in lines if line.startswith("Open "))
+            with urllib.request.urlopen(address, timeout=60) as page:
+                assert b"prixlm" in page.read()
+        finally:
+            server.send_signal(signal.SIGINT)
+    assert server.returncode == 0
 
 
 def run_page(page: Path, folder: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import duckdb
@@ -114,6 +115,22 @@ def test_of_two_processes_that_make_one_folder_the_first_to_finish_wins(tmp_path
             "    (quick / 'who').write_text('quick')"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
+    assert (folder / "who").read_text() == "quick" and names(tmp_path) == ["folder"]
+
+
+def test_of_two_threads_that_make_one_folder_the_first_to_finish_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+
+    def make() -> None:
+        with whole_folder(folder) as quick:
+            (quick / "who").write_text("quick")
+
+    with whole_folder(folder) as slow:
+        (slow / "who").write_text("slow")
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+        assert (slow / "who").read_text() == "slow", "one thread does not touch another's files"
     assert (folder / "who").read_text() == "quick" and names(tmp_path) == ["folder"]
 
 

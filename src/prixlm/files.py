@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,16 +74,17 @@ def replacing(path: Path) -> Iterator[Path]:
 def whole_folder(folder: Path) -> Iterator[Path]:
     """Yield a new temporary folder that takes the name `folder` when the block succeeds.
 
-    For results that do not depend on who makes them: if two processes make the same folder at
-    once, the first to finish wins and the other result is dropped.
+    For results that do not depend on who makes them: if two processes or threads make the same
+    folder at once, the first to finish wins and the other result is dropped.
     """
-    temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    maker = f"{os.getpid()}-{threading.get_ident()}"
+    temporary = folder.with_name(f"{folder.name}.{maker}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         yield temporary
         _sync_files(temporary)
-        # Renaming to a folder that is not empty fails: another process was faster.
+        # Renaming to a folder that is not empty fails: another process or thread was faster.
         try:
             temporary.rename(folder)
         except OSError:

@@ -16,7 +16,7 @@ from prixlm.rankers.fusion import FusionConfig
 from prixlm.training.costs import RunCosts
 from tests.cli.conftest import succeed, succeed_json
 from tests.enrichment.helpers import write_countries
-from tests.helpers import run_prixlm
+from tests.helpers import fact_row, make_proposals, run_prixlm
 
 QUICK = ("--effort", "quick")
 RESULTS = ("proposals.parquet", "labels.parquet", "manifest.json")
@@ -288,3 +288,13 @@ def test_a_report_shows_tables_and_refuses_another_kb(
 def test_a_wrong_number_of_trials_is_refused(split: Path, proposals: Path) -> None:
     ran = run_prixlm("report", proposals, "--kb", split, "--to", "x", "--try", "-1")
     assert ran.returncode == 2 and "--try -1: expected 0 or more" in ran.stderr
+
+
+def test_an_export_takes_several_references(tmp_path: Path) -> None:
+    keys = {"subject_key": "Q33", "relation_key": "P36", "object_key": "Q1757"}
+    folder = make_proposals(tmp_path / "proposals", [fact_row(0, **keys, origin=[])])
+    options = ("--format", "quickstatements", "--to", tmp_path / "batch.qs")
+    references = ("--reference", 'S854:https://a.org,S304:"7"', "--reference", "S248:Q5")
+    assert succeed_json("export", folder, *options, *references)["written"] == 1
+    line = (tmp_path / "batch.qs").read_text("utf-8")
+    assert line.startswith('Q33\tP36\tQ1757\tS854\t"https://a.org"\tS304\t"7"\t!S248\tQ5 /* prixlm')

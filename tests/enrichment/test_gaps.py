@@ -187,3 +187,46 @@ def test_usual_relations_agree_with_a_direct_count(world: KB) -> None:
         is_guess = gaps.kind == USUAL
         guesses |= {(s, r): x for (s, r, x), guess in zip(rows, is_guess, strict=True) if guess}
     assert guesses == pytest.approx(expected) and len(guesses) > 20
+
+
+def test_any_question_is_described_as_a_search_for_gaps_does(kb: KB) -> None:
+    finder = GapFinder(kb)
+    num_gaps = 0
+    for lang in kb.languages:
+        for gaps in finder.find(lang):
+            num_gaps += len(gaps.queries)
+            order = np.random.default_rng(0).permutation(len(gaps.queries))
+            queries = gaps.queries.select(order)
+            described = finder.describe(lang, queries.subject, queries.relation)
+            assert np.array_equal(described.kind, gaps.kind[order])
+            assert np.array_equal(described.expected, gaps.expected[order])
+            assert np.array_equal(described.queries.subject, queries.subject)
+            assert np.array_equal(described.queries.relation, queries.relation)
+            assert np.array_equal(described.queries.offset, queries.offset)
+            assert np.array_equal(described.queries.filtered, queries.filtered)
+    assert num_gaps > 5
+
+
+def test_a_question_that_is_not_a_gap_has_the_share_of_similar_entities(kb: KB) -> None:
+    finder = GapFinder(kb)
+    [sweden], [swedish] = kb.find("Ruotsi", "fi"), kb.find("ruotsi", "fi")
+    relations = kb.relation_names("en")
+    capital, family = relations.index("capital"), relations.index("family")
+    subject, relation = np.array([sweden.id, swedish.id, sweden.id]), np.array([capital] * 3)
+    relation[2] = family
+    described = finder.describe("fi", subject, relation)
+    # 10 of the 14 countries with a capital have a language, and all with a language a capital.
+    # Swedish is a language of two countries and has a family: no language has a capital.
+    assert described.expected.tolist() == [10 / (10 + 5), 0.0, 0.0]
+    assert set(described.kind.tolist()) == {USUAL}
+    known = described.queries.filtered_of(0)
+    assert kb.names(known.tolist()) == ["Tukholma"] and len(described.queries.filtered_of(1)) == 0
+    assert finder.is_stated(subject, relation).tolist() == [True, False, False]
+
+
+def test_the_share_of_subjects_with_several_objects_is_counted_and_shrunk(kb: KB) -> None:
+    relations = kb.relation_names("en")
+    several = GapFinder(kb).share_with_several
+    # Of ten subjects with a language, Finland alone has two.
+    assert several[relations.index("language")] == 1 / (10 + 5)
+    assert several[relations.index("capital")] == 0

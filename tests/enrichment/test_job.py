@@ -28,6 +28,7 @@ from prixlm.enrichment.budget import Costs, Plan
 from prixlm.enrichment.job import Given, estimate_job, open_job
 from prixlm.lm import compact
 from prixlm.lm.compact import CompactConfig
+from prixlm.proposals.marks import Marks, NewMark, read_verdicts
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.sampler import SupplyConfig
 from tests.enrichment.helpers import FUSION, write_countries
@@ -355,13 +356,14 @@ def test_minutes_that_are_too_short_leave_the_split(
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_marks_are_never_lost(files: list[Path], work: Path, overwrite: bool) -> None:
-    marks = work / "proposals" / "marks.json"
-    marks.write_text('{"facts": {"0": "accept"}}')
+    marks = Marks.open(work / "proposals")
+    marks.add("Anna", [NewMark("facts", 0, "accept")])
     run_job(files, work, QUICK, overwrite=overwrite)
     other = replace(QUICK, enrich=replace(PROPOSALS, min_confidence=0.9))
     with pytest.raises(PrixError, match="of other settings that a person has reviewed"):
         run_job(files, work, other, overwrite=overwrite)
-    assert marks.read_text() == '{"facts": {"0": "accept"}}'
+    assert read_verdicts(work / "proposals", "facts").rows.tolist() == [0]
+    marks.close()
 
 
 def test_marks_survive_a_kill_before_the_state_was_written(
@@ -373,8 +375,8 @@ def test_marks_survive_a_kill_before_the_state_was_written(
         kill_around(patch, "enrich", after=True)
         with pytest.raises(KeyboardInterrupt):
             run_job(files, work, QUICK)
-    marks = work / "proposals" / "marks.json"
-    marks.write_text("{}")
+    marks = work / "proposals" / "marks.db"
+    marks.write_text("damaged marks are marks")
     with pytest.raises(PrixError, match=r"a person has reviewed|has the marks of a review"):
         run_job(files, work, QUICK, overwrite=True)
     assert marks.exists()
@@ -596,12 +598,19 @@ def test_damaged_proposals_are_made_again_but_never_with_marks(
     (work / "proposals" / name).unlink()
     run_job(files, work, QUICK)
     assert results(work) == results(done)
+    marks = Marks.open(work / "proposals")
+    marks.add("Anna", [NewMark("facts", 0, "accept")])
+    marks.close()
     (work / "proposals" / name).unlink()
-    marks = work / "proposals" / "marks.json"
-    marks.write_text("{}")
-    with pytest.raises(PrixError, match="damaged and holds the marks of a review"):
+    with pytest.raises(PrixError, match=r"damaged and holds the marks .* Move all its files marks"):
         run_job(files, work, QUICK)
-    assert marks.exists()
+    # As the message says: the same proposals are made again, so that their marks hold.
+    kept = work.with_name("marks.db")
+    (work / "proposals" / "marks.db").rename(kept)
+    shutil.rmtree(work / "proposals")
+    run_job(files, work, QUICK)
+    kept.rename(work / "proposals" / "marks.db")
+    assert read_verdicts(work / "proposals", "facts").rows.tolist() == [0]
 
 
 def test_a_folder_in_which_nothing_was_made_is_free_for_another_source(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ def with_model(split: KB, model: Path) -> Path:
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pq.read_table(folder / "proposals.parquet").to_pylist()
     return rows
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of all files, but for the one with the seconds."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    contents = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    del contents["timings.json"]
+    return contents
 
 
 def triple(row: dict[str, Any]) -> tuple[int, int, int]:
@@ -110,6 +119,16 @@ def test_the_origin_is_the_languages_that_state_the_fact(split: KB, without_mode
         assert set(row["origin"]) == stated.get(key, set())
 
 
+def test_what_was_fitted_is_kept_and_two_equal_runs_have_the_same_bytes(
+    split: KB, without_model: Path, tmp_path: Path
+) -> None:
+    names = {"proposals.parquet", "manifest.json", "answerable.json"}
+    fitted = {"fusion/fusion.skops", "fusion/fusion.json"}
+    assert set(read_files(without_model)) == names | fitted
+    enrich(split, tmp_path / "again", ALL)
+    assert read_files(tmp_path / "again") == read_files(without_model)
+
+
 @pytest.mark.parametrize("uses_model", [False, True])
 def test_a_killed_run_resumes_at_its_part_and_ends_with_the_same_bytes(
     split: KB,
@@ -138,8 +157,7 @@ def test_a_killed_run_resumes_at_its_part_and_ends_with_the_same_bytes(
     monkeypatch.setattr(Fusion, "fit", None)  # it is not fitted again
     enrich(split, to, config, model=used)
     assert asked[3] == asked[2], "the part that died is the first one of the second run"
-    for name in ("proposals.parquet", "manifest.json"):
-        assert (to / name).read_bytes() == (whole / name).read_bytes()
+    assert read_files(to) == read_files(whole)
     assert not partial.exists()
 
 
@@ -231,14 +249,12 @@ def test_only_proposals_without_marks_are_replaced(
     for folder in (split.folder, tmp_path / "half"):
         with pytest.raises(PrixError, match="expected a proposals folder"):
             enrich(split, folder, ALL, overwrite=True)
-    marked = tmp_path / "marked"
-    marked.mkdir()
-    for path in without_model.iterdir():
-        (marked / path.name).write_bytes(path.read_bytes())
-    (marked / "marks.json").write_text("{}")
-    with pytest.raises(PrixError, match="has the marks of a review"):
-        enrich(split, marked, ALL, overwrite=True)
-    (marked / "marks.json").unlink()
+    marked = shutil.copytree(without_model, tmp_path / "marked")
+    for name in ("marks.db", "marks.json"):  # now, and in version 0.1
+        (marked / name).write_text("{}")
+        with pytest.raises(PrixError, match="has the marks of a review"):
+            enrich(split, marked, ALL, overwrite=True)
+        (marked / name).unlink()
     config = dataclasses.replace(ALL, relations=("capital",))
     assert enrich(split, marked, config, overwrite=True)["config"]["relations"] == ["capital"]
 

@@ -1,7 +1,12 @@
 """The KB folder: streaming, look-ups in both directions, and folders that are refused."""
 
 import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -162,6 +167,48 @@ def test_triples_are_counted_by_language_and_relation(toy: KB) -> None:
     assert counts["en", capital] == 2 and counts["te", capital] == 1
     assert toy.relation_counts("te") == {("te", capital): 1}
     assert toy.relation_counts(splits=["test"]) == {}
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Let threads take turns as often as possible, so that a race shows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def look_up(kb: KB) -> list[Any]:
+    """Every kind of look-up, in an order of its own."""
+    return [
+        kb.find("Suomi"),
+        kb.relation_names("fi"),
+        kb.names(range(kb.num_entities)),
+        kb.find_key(kb.entities([3])[0].key),
+        kb.relation_keys(),
+        kb.aliases(0),
+        kb.language_of(kb.concepts()).tolist(),
+        kb.relation_counts("en"),
+        [batch.to_pylist() for batch in kb.link_pairs()],
+        [batch.to_pylist() for batch in kb.batches("triples", split="train", batch_rows=3)],
+        [names for _, names in kb.all_names("ja")],
+        kb.query("SELECT count(*) FROM triples").fetchall(),
+    ]
+
+
+def test_sixteen_threads_look_up_what_one_does(toy: KB, eager_threads: None) -> None:
+    expected = look_up(KB(toy.folder))
+    together = Barrier(16)
+    for _ in range(5):
+        kb = KB(toy.folder)  # not connected yet: the threads do that at once
+
+        def ask(kb: KB = kb) -> list[Any]:
+            together.wait()
+            return look_up(kb)
+
+        with ThreadPoolExecutor(16) as pool:
+            asked = [pool.submit(ask) for _ in range(16)]
+            assert all(found.result() == expected for found in asked)
 
 
 def test_texts_are_quoted_for_sql(toy: KB) -> None:

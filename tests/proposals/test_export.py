@@ -1,18 +1,46 @@
 """Exports, read back by other tools."""
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pyoxigraph as ox
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from prixlm import ExportConfig, PrixError, export, import_kb
 from prixlm.proposals.export import VOCABULARY, to_iri
+from prixlm.proposals.marks import Marks, NewMark, Replacement
 from tests.helpers import fact_row, label_row, link_row, make_proposals
 from tests.proposals.conftest import TRICKY
+from tests.proposals.test_quickstatements import HOSTILE, read_batch
 
 WIKIDATA = {"subject_key": "Q33", "relation_key": "P36", "object_key": "Q1757"}
 RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+SOURCE = ("S248:Q5",)
+CHOSEN = Replacement(7, "Q64", "Berliini")
+"""What a reviewer accepts instead of the proposed object."""
+
+
+def mark(
+    folder: Path,
+    verdict: str,
+    row: int = 0,
+    *,
+    table: str = "facts",
+    instead: Replacement | None = None,
+    reviewer: str = "Anna",
+) -> None:
+    """Mark a proposal."""
+    Marks.open(folder).add(reviewer, [NewMark(table, row, verdict, instead)])
+
+
+def read_triples(path: Path) -> set[tuple[str, str, str]]:
+    """Return subject, predicate and object of an RDF file, named nodes and literals as text."""
+    format = ox.RdfFormat.N_TRIPLES if path.suffix == ".nt" else ox.RdfFormat.N_QUADS
+    quads = ox.parse(path=str(path), format=format)
+    return {(str(q.subject), q.predicate.value, getattr(q.object, "value", "")) for q in quads}
 
 
 @pytest.fixture
@@ -129,7 +157,10 @@ def test_quickstatements_need_ids_and_a_reference(folder: Path, tmp_path: Path) 
     ]
     with_ids = make_proposals(tmp_path / "wikidata", rows)
     counts = export(with_ids, tmp_path / "y.qs", config)
-    assert (tmp_path / "y.qs").read_text() == 'Q33\tP36\tQ1757\tS854\t"https://example.org/run"\n'
+    assert (tmp_path / "y.qs").read_text() == (
+        'Q33\tP36\tQ1757\tS854\t"https://example.org/run" '
+        "/* prixlm test, confidence 0.90, another language has an answer, model rank 1 */\n"
+    )
     assert counts["written"] == 1
 
 
@@ -143,21 +174,208 @@ def test_quickstatements_count_a_statement_of_two_languages_apart_from_a_stated_
         fact_row(3, **(WIKIDATA | {"object_key": "Q3"}), origin=["en"]),
     ]
     folder = make_proposals(tmp_path / "p", rows)
-    config = ExportConfig(format="quickstatements", reference="S248:Q5")
+    config = ExportConfig(format="quickstatements", references=SOURCE)
     counts = export(folder, tmp_path / "a.qs", config)
     assert counts["written"] == 1
     assert counts["stated already"] == 2
     assert counts["the same statement for another language"] == 1
 
 
-def test_labels_become_quickstatements_but_for_names_with_quotation_marks(
+def test_labels_become_quickstatements_but_for_names_that_would_be_misread(
     three_tables: Path, tmp_path: Path
 ) -> None:
-    config = ExportConfig(format="quickstatements", reference="S248:Q5", min_confidence=0.5)
+    config = ExportConfig(format="quickstatements", references=SOURCE, min_confidence=0.5)
     counts = export(three_tables, tmp_path / "a.qs", config)
-    lines = (tmp_path / "a.qs").read_text("utf-8").splitlines()
-    assert lines == ["Q33\tP36\tQ1757\tS248\tQ5", 'Q42\tLnb\t"Douglas Adams"']
-    assert counts["labels"] == 1 and counts["names with quotation marks"] == 1
+    assert read_batch((tmp_path / "a.qs").read_text("utf-8")) == [
+        (
+            ["Q33", "P36", "Q1757", "S248", "Q5"],
+            "prixlm test, confidence 0.90, another language has an answer, model rank 1",
+        ),
+        (["Q42", "Lnb", '"Douglas Adams"'], "prixlm test, confidence 0.90, name in en"),
+    ]
+    assert counts["labels"] == 1 and counts["names that QuickStatements would misread"] == 1
+    assert counts["links (not in this format)"] == 1
+
+
+def test_quickstatements_write_every_reference(tmp_path: Path) -> None:
+    folder = make_proposals(tmp_path / "p", [fact_row(0, **WIKIDATA, origin=[])])
+    references = ("S854:https://example.org/a,S813:+2026-11-18T00:00:00Z/11", "S248:Q5")
+    config = ExportConfig(format="quickstatements", references=references)
+    export(folder, tmp_path / "a.qs", config)
+    ((cells, _),) = read_batch((tmp_path / "a.qs").read_text("utf-8"))
+    assert cells[3:] == [
+        *("S854", '"https://example.org/a"', "S813", "+2026-11-18T00:00:00Z/11"),
+        *("!S248", "Q5"),
+    ]
+
+
+def test_the_summary_says_that_a_reviewer_accepted_or_chose(tmp_path: Path) -> None:
+    rows = [
+        fact_row(0, **WIKIDATA, origin=[], why="usual", model_rank=None, graph_rank=2),
+        fact_row(1, **(WIKIDATA | {"object_key": "Q2"}), object_name='a */ "b"\n|', origin=["en"]),
+    ]
+    folder = make_proposals(tmp_path / "p", rows, [label_row(name="Wien")])
+    mark(folder, "accept", 0)
+    mark(folder, "accept", 1, instead=CHOSEN)
+    mark(folder, "accept", 0, table="labels", instead=Replacement(None, "", "Viin"))
+    config = ExportConfig(format="quickstatements", references=SOURCE, accepted=True)
+    counts = export(folder, tmp_path / "a.qs", config)
+    assert counts["written"] == 2 and counts["labels"] == 1 and counts["stated already"] == 0
+    accepted, chosen, label = read_batch((tmp_path / "a.qs").read_text("utf-8"))
+    assert accepted[1] is not None and accepted[1].endswith(
+        ", accepted by a reviewer, usual for similar entities, graph rank 2"
+    )
+    instead = "prixlm test, chosen by a reviewer instead of"
+    assert chosen == (["Q33", "P36", "Q64", "S248", "Q5"], f"{instead} a / b (Q2)")
+    assert label == (["Q42", "Let", '"Viin"'], f"{instead} Wien")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(HOSTILE, min_size=5, max_size=5))
+def test_no_name_changes_how_a_line_of_quickstatements_splits(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    subject, relation, obj, label, runner_up = names
+    row = fact_row(0, **WIKIDATA, origin=[], runner_up=runner_up)
+    row |= {"subject_name": subject, "relation_name": relation, "object_name": obj}
+    proposals = make_proposals(folder / "p", [row], [label_row(name=label)])
+    mark(proposals, "accept", instead=CHOSEN)
+    config = ExportConfig(format="quickstatements", references=SOURCE)
+    counts = export(proposals, folder / "a.qs", config)
+    text = (folder / "a.qs").read_bytes().decode()
+    expected = [["Q33", "P36", "Q64", "S248", "Q5"]]
+    if counts["labels"]:
+        expected.append(["Q42", "Let", f'"{" ".join(label.split())}"'])
+    assert [cells for cells, _ in read_batch(text)] == expected
+    assert len(text.splitlines()) == len(expected)
+
+
+def test_a_label_is_not_written_over_one_that_the_proposals_show(tmp_path: Path) -> None:
+    """A KB that withholds links proposes a name for an entity that it has under the same key."""
+    facts = [fact_row(0, **WIKIDATA, origin=[], lang="et")]
+    labels = [label_row(key=key, concept=n) for n, key in enumerate(("Q33", "Q1757", "Q7", "Q8"))]
+    links = [link_row(key="Q7")]
+    folder = make_proposals(tmp_path / "p", facts, labels, links)
+    mark(folder, "accept", 0, table="labels")  # not even then
+    config = ExportConfig(format="quickstatements", references=SOURCE)
+    counts = export(folder, tmp_path / "a.qs", config)
+    assert (counts["labels"], counts["labels that exist"]) == (1, 3)
+    assert (tmp_path / "a.qs").read_text("utf-8").count("\tLet\t") == 1
+
+
+def test_a_label_is_not_written_over_one_of_a_newer_kb(tmp_path: Path) -> None:
+    item = {"entity-type": "item", "numeric-id": 5, "id": "Q5"}
+    value = {"type": "wikibase-entityid", "value": item}
+    snak = {"snaktype": "value", "property": "P31", "datavalue": value}
+    claims = {"P31": [{"mainsnak": snak, "type": "statement", "rank": "normal"}]}
+    dump = [
+        {"type": "item", "id": key, "labels": {lang: {"language": lang, "value": name}}}
+        | {"claims": claims if key == "Q42" else {}}
+        for key, lang, name in (("Q42", "nb", "Douglas Adams"), ("Q5", "nb", "menneske"))
+    ]
+    (tmp_path / "new.json").write_text("\n".join(map(json.dumps, dump)), "utf-8")
+    new_kb = import_kb([tmp_path / "new.json"], tmp_path / "kb", format="wikidata")
+    labels = [label_row(lang="no"), label_row(lang="et")]
+    folder = make_proposals(tmp_path / "p", [fact_row(0, **WIKIDATA, origin=[])], labels)
+    for kb, expected in ((None, (2, 0)), (tmp_path / "kb", (1, 1))):
+        config = ExportConfig(format="quickstatements", references=SOURCE, kb=kb)
+        counts = export(folder, tmp_path / f"{kb is None}.qs", config)
+        assert (counts["labels"], counts["labels that exist"]) == expected
+    assert "\tLnb\t" not in (tmp_path / "False.qs").read_text("utf-8")
+    # In a work folder the KB that was enriched is known without naming it.
+    state = {"format": "prixlm-work", "version": 1, "source": {"kb": "ab"}, "kb": "kb"}
+    (tmp_path / "work.json").write_text(json.dumps(state))
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"kb": new_kb.fingerprint()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    config = ExportConfig(format="quickstatements", references=SOURCE)
+    assert export(folder, tmp_path / "work.qs", config)["labels that exist"] == 1
+
+
+def test_an_item_gets_one_label_in_a_language(tmp_path: Path) -> None:
+    labels = [label_row(name="Adams"), label_row(name="Douglas", confidence=0.6)]
+    folder = make_proposals(tmp_path / "p", [fact_row(0, **WIKIDATA, origin=[])], labels)
+    config = ExportConfig(format="quickstatements", references=SOURCE)
+    counts = export(folder, tmp_path / "a.qs", config)
+    assert (counts["labels"], counts["labels that exist"]) == (1, 1)
+    assert '"Adams"' in (tmp_path / "a.qs").read_text("utf-8")
+
+
+@pytest.mark.parametrize("format", ["nt", "nq", "quickstatements", "tsv", "parquet"])
+@pytest.mark.parametrize("accepted", [False, True])
+def test_an_object_that_a_reviewer_chose_is_written_in_every_format(
+    tmp_path: Path, format: str, accepted: bool
+) -> None:
+    rows = [fact_row(0, **WIKIDATA), fact_row(1, **(WIKIDATA | {"object_key": "Q2"}), origin=[])]
+    folder = make_proposals(tmp_path / "p", rows)
+    mark(folder, "accept", instead=CHOSEN)
+    config = ExportConfig(format=format, accepted=accepted, references=SOURCE, min_confidence=0.99)
+    out = tmp_path / f"a.{format}"
+    assert export(folder, out, config)["written"] == 1
+    if format == "parquet":
+        (row,) = pq.read_table(out).to_pylist()
+        assert (row["object"], row["object_key"], row["object_name"]) == (7, "Q64", "Berliini")
+        assert row["confidence"] is None and row["model_rank"] is None and row["origin"] == []
+        assert row["subject_key"] == "Q33" and row["why"] == "elsewhere"
+    else:
+        text = out.read_text("utf-8")
+        assert "Berliini" in text or format == "quickstatements"
+        assert "Q64" in text or format == "tsv"
+        assert "kohde 0" not in text or format == "quickstatements"
+    if format == "tsv":
+        assert text.splitlines()[1].split("\t") == [
+            *("fi", "aihe 0", "pääkaupunki", "Berliini", "", "elsewhere", "")
+        ]
+        assert import_kb([out], tmp_path / "kb").num_triples("fi") == 1
+
+
+def test_rdf_says_what_a_reviewer_replaced(tmp_path: Path) -> None:
+    folder = make_proposals(
+        tmp_path / "p", [fact_row(0, **WIKIDATA)], [label_row(name="Wien")], [link_row()]
+    )
+    mark(folder, "accept", instead=CHOSEN)
+    mark(folder, "accept", table="labels", instead=Replacement(None, "", "Viin"))
+    mark(folder, "accept", table="links", instead=Replacement(9, "Q9", "c"))
+    counts = export(folder, tmp_path / "a.nq", ExportConfig(format="nq", accepted=True))
+    assert (counts["written"], counts["labels"], counts["links"]) == (1, 1, 1)
+    triples = read_triples(tmp_path / "a.nq")
+    wikidata = "http://www.wikidata.org/entity/"
+    objects = {(predicate, value) for _, predicate, value in triples}
+    assert ("http://www.w3.org/2002/07/owl#sameAs", wikidata + "Q9") in objects
+    assert ("http://www.w3.org/2000/01/rdf-schema#label", "Viin") in objects
+    assert {value for predicate, value in objects if predicate == VOCABULARY + "insteadOf"} == {
+        *(wikidata + "Q1757", "Wien", wikidata + "Q7")
+    }
+    for about in ("confidence", "modelScore", "runnerUp", "statedIn"):
+        assert not any(predicate == VOCABULARY + about for predicate, _ in objects)
+    export(folder, tmp_path / "a.nt", ExportConfig(format="nt", accepted=True))
+    assert {value for _, _, value in read_triples(tmp_path / "a.nt")} == {
+        *(wikidata + "Q64", "aihe 0", "pääkaupunki", "Berliini", "Viin", wikidata + "Q9")
+    }
+
+
+def test_a_chosen_object_without_a_key_is_refused(folder: Path, tmp_path: Path) -> None:
+    mark(folder, "accept", 2, instead=Replacement(None, "", "Berliini"))
+    with pytest.raises(PrixError, match="row 2 of the facts was accepted as 'Berliini', which is"):
+        export(folder, tmp_path / "a.nt", ExportConfig(format="nt"))
+    assert not (tmp_path / "a.nt").exists()
+
+
+@pytest.mark.parametrize("format", ["nt", "quickstatements", "tsv"])
+def test_a_disputed_proposal_is_still_open(tmp_path: Path, format: str) -> None:
+    rows = [fact_row(n, **(WIKIDATA | {"object_key": f"Q{n + 1}"}), origin=[]) for n in range(3)]
+    folder = make_proposals(tmp_path / "p", rows)
+    mark(folder, "accept", 0, instead=CHOSEN)
+    mark(folder, "reject", 0, reviewer="Ben")
+    mark(folder, "reject", 1)
+    mark(folder, "skip", 2)
+    config = ExportConfig(format=format, references=SOURCE)
+    assert export(folder, tmp_path / "a", config)["written"] == 2
+    text = (tmp_path / "a").read_text("utf-8")
+    assert "Q64" not in text and "Berliini" not in text
+    config = ExportConfig(format=format, references=SOURCE, accepted=True)
+    counts = export(folder, tmp_path / "b", config)
+    assert counts["written"] == 0 and counts["not accepted"] == 3
 
 
 def test_labels_and_links_are_exported_as_rdf(three_tables: Path, tmp_path: Path) -> None:
@@ -205,6 +423,8 @@ def test_a_relation_name_of_another_language_is_not_a_label(tmp_path: Path) -> N
         ({"format": "nt", "base": "no base"}, "beginning of an IRI"),
         ({"format": "nt", "star": True}, "--star requires --format nq"),
         ({"format": "nt", "min_confidence": 2.0}, "expected 0 to 1"),
+        ({"format": "nt", "references": ("S854:x",)}, "is not a part of a reference"),
+        ({"format": "quickstatements", "references": ()}, "--reference S854:URL"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:

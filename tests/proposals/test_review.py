@@ -1,15 +1,21 @@
-"""A review in a spreadsheet and back, and what the marks do to the confidence."""
+"""A review in a spreadsheet and back, over the same marks as the page."""
 
 import csv
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from prixlm import ExportConfig, PrixError, export
-from prixlm.proposals.review import correct_confidence, read_marks, read_review, write_review
+from prixlm.proposals.marks import ACCEPTED, Marks, NewMark, Replacement, read_verdicts
+from prixlm.proposals.review import read_review, write_review
 from tests.helpers import fact_row, label_row, link_row, make_proposals
+
+
+def read_marks(folder: Path, table: str = "facts") -> dict[int, bool]:
+    """Return whether a row is accepted, by its number."""
+    verdicts = read_verdicts(folder, table)
+    return dict(zip(verdicts.rows.tolist(), (verdicts.state == ACCEPTED).tolist(), strict=True))
 
 
 def mark(path: Path, marks: dict[int, str], *, quoted: bool = False) -> None:
@@ -155,39 +161,86 @@ def test_a_damaged_folder_is_neither_written_as_a_sheet_nor_marked(
     assert [path.name for path in tmp_path.iterdir()] == ["proposals"]
 
 
-def test_damaged_marks_are_refused(folder: Path) -> None:
-    for text in ("{", '{"facts": {}}', '{"proposals": {"a": true}}'):
-        (folder / "marks.json").write_text(text)
-        with pytest.raises(PrixError, match=r"marks.json cannot be read .* delete it"):
-            read_marks(folder)
+def cells(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
 
 
-def test_marks_correct_the_confidence_of_all_rows() -> None:
-    confidence = np.linspace(0.5, 1, 200)
-    marks = {number: number % 10 < 3 for number in range(200)}  # 30 % hold at every level
-    corrected = correct_confidence(confidence, marks)
-    assert corrected.mean() == pytest.approx(0.33, abs=0.06)
-    assert (np.diff(corrected) >= 0).all()
-    np.testing.assert_array_equal(correct_confidence(confidence, {}), confidence)
-    assert correct_confidence(confidence, {0: False}).mean() > 0.6, "one mark changes little"
-    assert correct_confidence(confidence, {180: False})[180] > 0.85
+def test_a_sheet_and_the_page_share_their_marks(folder: Path, tmp_path: Path) -> None:
+    marks = Marks.open(folder)
+    instead = Replacement(7, "Q1770", "Tallinn")
+    marks.add("Anna", [NewMark("facts", 0, "accept", instead), NewMark("facts", 1, "skip")])
+    marks.add("Anna", [NewMark("facts", 2, "reject"), NewMark("facts", 3, "reject")])
+    marks.add("Bo", [NewMark("facts", 3, "accept")])
+    write_review(folder, tmp_path / "r.tsv")
+    shown = [(row["mark"], row["was"], row["instead"]) for row in cells(tmp_path / "r.tsv")]
+    assert shown == [
+        ("accept", "accept", "Tallinn"),
+        ("skip", "skip", ""),
+        ("reject", "reject", ""),
+        ("", "disputed", ""),
+        ("", "", ""),
+    ]
+    mark(tmp_path / "r.tsv", {3: "accept", 4: "reject"})
+    counts = read_review(folder, tmp_path / "r.tsv", reviewer="Cy")
+    assert (counts.accepted, counts.rejected, counts.open) == (2, 2, 1)
+    assert [(entry.reviewer, entry.row, entry.verdict) for entry in marks.log(limit=2)] == [
+        ("Cy", 4, "reject"),
+        ("Cy", 3, "accept"),
+    ]
+    assert read_verdicts(folder, "facts").replacements == {0: instead}
+    assert [entry.row for entry in marks.undo("Cy")] == [3, 4], "a sheet is one batch"
+    marks.close()
 
 
-@pytest.mark.parametrize(("too_high", "number"), [(0.0, 20), (0.25, 200)])
-def test_marks_make_the_confidence_better(too_high: float, number: int) -> None:
-    """Marks change a calibrated confidence little, and many repair one that is too high."""
-    errors = []
-    for seed in range(20):
-        generator = np.random.default_rng(seed)
-        confidence = np.sort(generator.uniform(0.5, 1, 500))
-        probability = np.clip(confidence - too_high, 0, 1)
-        marked = generator.permutation(500)[:number]
-        marks = {int(n): bool(generator.random() < probability[n]) for n in marked}
-        errors.append(np.abs(correct_confidence(confidence, marks) - probability).mean())
-    assert np.mean(errors) < 0.07
+def test_a_sheet_that_is_read_back_unchanged_appends_nothing(folder: Path, tmp_path: Path) -> None:
+    marks = Marks.open(folder)
+    marks.add("Anna", [NewMark("facts", 0, "accept"), NewMark("facts", 1, "skip")])
+    write_review(folder, tmp_path / "r.tsv")
+    read_review(folder, tmp_path / "r.tsv")
+    assert marks.version == 1
+    # Nor if others have marked since: the sheet is not their opponent.
+    marks.add("Anna", [NewMark("facts", 0, "reject"), NewMark("facts", 3, "accept")])
+    read_review(folder, tmp_path / "r.tsv")
+    assert marks.version == 2 and read_marks(folder)[0] is False
+    # Nor a second time.
+    mark(tmp_path / "r.tsv", {4: "reject"})
+    for _ in range(2):
+        read_review(folder, tmp_path / "r.tsv")
+        assert marks.version == 3
+    marks.close()
 
 
-def test_accepting_the_obvious_ones_does_not_raise_the_doubtful_ones() -> None:
-    confidence = np.array([0.99, 0.95, 0.6])
-    assert correct_confidence(confidence, {0: True, 1: True}).tolist() == confidence.tolist()
-    assert correct_confidence(confidence, {0: True, 1: False})[2] < 0.6
+def test_a_sheet_of_an_older_version_is_read(folder: Path, tmp_path: Path) -> None:
+    """It has no column that says what it showed."""
+    marks = Marks.open(folder)
+    marks.add("Anna", [NewMark("facts", 0, "accept")])
+    write_review(folder, tmp_path / "r.tsv")
+    text = (tmp_path / "r.tsv").read_text("utf-8")
+    rows = [line.split("\t") for line in text.splitlines()]
+    older = ["\t".join([*row[:-3], row[-1]]) for row in rows]
+    (tmp_path / "r.tsv").write_text("\n".join(older) + "\n", "utf-8")
+    read_review(folder, tmp_path / "r.tsv")
+    assert marks.version == 1
+    mark(tmp_path / "r.tsv", {0: "reject"})
+    assert read_review(folder, tmp_path / "r.tsv").open == 5
+    assert read_verdicts(folder, "facts").rows.tolist() == [0], "disputed"
+    marks.close()
+
+
+def test_open_takes_back_the_reviewers_own_mark_only(folder: Path, tmp_path: Path) -> None:
+    marks = Marks.open(folder)
+    marks.add("Anna", [NewMark("facts", 0, "accept")])
+    write_review(folder, tmp_path / "r.tsv")
+    mark(tmp_path / "r.tsv", {0: "open"})
+    assert read_review(folder, tmp_path / "r.tsv", reviewer="Bo").accepted == 1
+    assert read_review(folder, tmp_path / "r.tsv", reviewer="Anna").accepted == 0
+    marks.close()
+
+
+def test_a_reviewer_without_a_name_is_refused(folder: Path, tmp_path: Path) -> None:
+    write_review(folder, tmp_path / "r.tsv")
+    mark(tmp_path / "r.tsv", {0: "accept"})
+    with pytest.raises(PrixError, match="expected a name of 1 to 60 characters"):
+        read_review(folder, tmp_path / "r.tsv", reviewer=" ")
+    assert read_marks(folder) == {}

@@ -10,13 +10,16 @@ import pytest
 from prixlm import KB, PrixError
 from prixlm.proposals.tables import (
     FACT_SCHEMA,
+    GROUP_ROWS,
+    LABEL_SCHEMA,
     PART_SCHEMA,
     join_parts,
     read_manifest,
     read_timings,
+    write_table,
     write_timings,
 )
-from tests.helpers import fact_row, make_proposals
+from tests.helpers import fact_row, label_row, make_proposals
 
 
 def part_row(kb: KB, subject: str, object_: str, **values: object) -> dict[str, object]:
@@ -39,6 +42,15 @@ def parts(toy: KB, tmp_path: Path) -> list[Path]:
     for path, some in zip(paths, rows, strict=True):
         pq.write_table(pa.Table.from_pylist(some, schema=PART_SCHEMA), path)
     return paths
+
+
+def test_labels_are_written_in_small_row_groups_so_that_one_row_is_read_fast(
+    tmp_path: Path,
+) -> None:
+    rows = pa.Table.from_pylist([label_row()] * (2 * GROUP_ROWS + 1), schema=LABEL_SCHEMA)
+    write_table(tmp_path, "labels", rows)
+    found = pq.read_metadata(tmp_path / "labels.parquet")
+    assert [found.row_group(n).num_rows for n in range(3)] == [GROUP_ROWS, GROUP_ROWS, 1]
 
 
 def join(

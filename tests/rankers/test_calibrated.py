@@ -1,5 +1,7 @@
 """Calibrated trees: probabilities that hold on new rows, folds that are not seen, saved files."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +70,28 @@ def test_missing_features_and_no_rows_are_fine() -> None:
     model = CalibratedTrees.fit(features, labels, grow=grow, calibrate=~grow)
     assert np.isfinite(model.probability(features)).all()
     assert len(model.probability(features[:0])) == len(model.calibrate(np.zeros(0))) == 0
+
+
+SAVE = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from prixlm.rankers.calibrated import CalibratedTrees
+number = int(sys.argv[2])
+time.time = lambda: 1e9 * number  # a zip file notes the time
+held = [object() for _ in range(1000 * number)]  # moves the addresses of all later objects
+features = np.random.default_rng(0).normal(size=(300, 4))
+even = np.arange(300) % 2 == 0
+model = CalibratedTrees.fit(features, features[:, 0] > 0, grow=even, calibrate=~even)
+model.save(Path(sys.argv[1]))
+"""
+
+
+def test_two_processes_save_the_same_bytes_at_different_times(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.skops" for number in (1, 2)]
+    for number, path in enumerate(paths, start=1):
+        subprocess.run([sys.executable, "-c", SAVE, str(path), str(number)], check=True)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_a_saved_model_gives_the_same_probabilities(tmp_path: Path) -> None:

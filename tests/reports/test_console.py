@@ -150,7 +150,7 @@ def test_the_next_steps_are_commands_for_a_shell(tmp_path: Path, screen: Console
     page = (tmp_path / "my [b]work" / "report" / "report.html").as_uri()
     assert lines[0] == f"Open {page}"
     commands = [shlex.split(line) for line in lines if line.startswith("  prixlm")]
-    assert [command[1] for command in commands] == ["review", "export"]
+    assert [command[1] for command in commands] == ["serve", "review", "export"]
     assert all(command[2] == str(tmp_path / "my [b]work") for command in commands)
 
 

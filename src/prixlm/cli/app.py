@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from prixlm.cli import ask, demo, enrich, kb, train
+from prixlm.cli import ask, demo, enrich, kb, serve, train
 from prixlm.cli.evaluate import evaluate_app
 from prixlm.cli.reproduce import reproduce_app
 from prixlm.errors import PrixError, Stopped, missing_extra
@@ -36,6 +36,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "review": enrich.review,
     "export": enrich.export,
     "report": enrich.report,
+    "serve": serve.serve,
+    "mcp": serve.mcp,
     "demo": demo.demo,
 }
 GROUPS = {"evaluate": evaluate_app, "reproduce": reproduce_app}

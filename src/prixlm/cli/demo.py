@@ -1,6 +1,9 @@
 """The command `demo`: facts and names of the embedded world KB, hidden and found again."""
 
 import dataclasses
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,11 +33,11 @@ def demo(to: _To = Path("demo"), as_json: Json = False) -> None:
     if as_json:
         _print_json(result)
     else:
-        _print(result)
+        _print(result, to / "work")
 
 
-def _print(result: "Demo") -> None:
-    """Print the results in plain lines, and the page to open last."""
+def _print(result: "Demo", work: Path) -> None:
+    """Print the results in plain lines, and last how to open the pages."""
     kb = result.kb
     lines = [
         f"The world KB: {kb.num_triples():,} facts in {len(kb.languages)} languages.",
@@ -48,14 +51,21 @@ def _print(result: "Demo") -> None:
         lines += [f"  {found.sentence}", *_for_example(found.examples)]
     lines += [
         "",
-        f"Took {sum(result.timings.values()):.0f} s. Open the page:",
+        f"Took {sum(result.timings.values()):.0f} s. Open the report:",
         result.report.resolve().as_uri(),
+        "Browse, ask and review what it made:",
+        f"{_own_command()} serve {shlex.quote(str(work))}",
     ]
     screen = console()
     for line in lines:
         # Names from a KB are untrusted text.
         text = "".join(letter if letter.isprintable() else " " for letter in line)
         screen.print(text, markup=False, soft_wrap=True)
+
+
+def _own_command() -> str:
+    """Return how this shell calls prixlm: `make demo` does not put it on the path."""
+    return "prixlm" if shutil.which("prixlm") else shlex.quote(sys.argv[0])
 
 
 def _for_example(examples: list[str]) -> list[str]:

@@ -188,6 +188,9 @@ def review(
     most: Annotated[
         int | None, typer.Option(metavar="N", help="Only the first N facts, names and links.")
     ] = None,
+    reviewer: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose marks are read back.")
+    ] = "sheet",
     as_json: Json = False,
 ) -> None:
     """Review proposals: write them as a TSV, mark `accept` or `reject`, and read it back.
@@ -207,7 +210,7 @@ def review(
         text = f"{num_rows:,} proposals: fill the column `mark` of {to} with accept or reject."
         print_result({"proposals": num_rows, "file": str(to)}, text, as_json)
     elif marks is not None and to is None:
-        counts = read_review(folder, marks)
+        counts = read_review(folder, marks, reviewer)
         text = f"{counts.accepted:,} accepted, {counts.rejected:,} rejected, {counts.open:,} open."
         print_result(asdict(counts), text, as_json)
     else:
@@ -226,9 +229,21 @@ def export(
     base: Annotated[
         str, typer.Option(metavar="IRI", help="Prefix of the IRIs made from other keys.")
     ] = "urn:prixlm:",
-    reference: Annotated[
-        str | None,
-        typer.Option(metavar="S854:URL", help="Source of the statements, for QuickStatements."),
+    references: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reference",
+            metavar="S854:URL",
+            help="Source of the statements, for QuickStatements; may be given several times.",
+        ),
+    ] = None,
+    kb: Annotated[
+        Path | None,
+        typer.Option(
+            "--kb",
+            metavar="KB",
+            help="For QuickStatements: a newer KB; labels that it has are left out.",
+        ),
     ] = None,
     lang: Annotated[
         str | None, typer.Option(metavar="CODE", help="Only proposals in this language.")
@@ -238,6 +253,8 @@ def export(
     """Write proposals for other tools. Rejected proposals are left out.
 
     Example: [b]prixlm export proposals --format nq --to facts.nq --min-confidence 0.8[/b]
+
+    Example: [b]prixlm export work --format quickstatements --to batch.qs --reference S248:Q5[/b]
     """
     from prixlm.proposals.export import ExportConfig
     from prixlm.proposals.export import export as export_to_file
@@ -249,8 +266,9 @@ def export(
         accepted=accepted,
         star=star,
         base=base,
-        reference=reference,
+        references=tuple(references or ()),
         lang=lang,
+        kb=kb,
     )
     counts = export_to_file(find_proposals(folder), to, config)
     left_out = [f"{count:,} {why}" for why, count in counts.items() if why != "written" and count]
@@ -288,13 +306,13 @@ def report(
 
     Example: [b]prixlm report work --to page --title "Estonian, enriched"[/b]
     """
-    from prixlm.enrichment.job import work_kb
     from prixlm.enrichment.report import Report, write_report
     from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
     from prixlm.evaluation.link_prediction import read_result_tables
     from prixlm.evaluation.proposals import try_enrichment
     from prixlm.kb.store import KB
     from prixlm.proposals.tables import find_proposals, read_manifest, read_timings
+    from prixlm.proposals.work import work_kb
 
     if tried < 0:
         raise PrixError(f"--try {tried}: expected 0 or more.")

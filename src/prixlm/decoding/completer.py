@@ -80,6 +80,9 @@ class SearchConfig:
 class Completer:
     """A model, and the KB whose entities are its candidates.
 
+    For one thread at a time: a server asks it through one `service.batching.Batcher`. Its `kb` may
+    be shared by threads.
+
     Example:
         >>> completer = prixlm.Completer("model", "kb")
         >>> len(completer.complete("France", "capital", lang="en"))  # of 5 English entities

@@ -21,6 +21,7 @@ Q questions. Relation R + r is the inverse of relation r: the objects of r have 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +41,8 @@ _BLOCK_ROWS = 1 << 14
 """Facts and relations of the subjects of one block, at most: bounds the memory."""
 _BLOCK_SUBJECTS = 1 << 12
 """Subjects of one block, at most."""
+_MOST_BESIDE = 256
+"""Relations whose counts beside others are kept."""
 
 # A subject counts once, with the largest number of objects that a single language gives it.
 _OBJECT_COUNTS = """
@@ -91,10 +94,16 @@ def relations_of_one_object(kb: KB, share: float = 0.95) -> Array:
     These are relations with one object for at least `share` of their subjects, counted per language
     in the train facts, so that a name variant in another language does not count as a second one.
     """
-    has_one = np.zeros(kb.num_relations, bool)
+    num_subjects, num_single = _count_subjects(kb)
+    return np.asarray((num_subjects > 0) & (num_single >= share * num_subjects))
+
+
+def _count_subjects(kb: KB) -> tuple[Array, Array]:
+    """Return the number of each relation's subjects, and of those with one object: (R,) each."""
+    counts = np.zeros((2, kb.num_relations), np.int64)
     for relation, num_subjects, num_single in kb.query(_OBJECT_COUNTS).fetchall():
-        has_one[relation] = num_single >= share * num_subjects
-    return has_one
+        counts[:, relation] = num_subjects, num_single
+    return counts[0], counts[1]
 
 
 class GapFinder:
@@ -113,12 +122,22 @@ class GapFinder:
         self._starts = np.searchsorted(sources, np.arange(self._num_concepts + 1))
         self._stated = _stated_pairs(kb, self.config.known)
         self._held = self._count_held()
+        # (2R,) concepts with each relation or inverse.
+        self._num_holders = np.bincount(self._held.indices, minlength=2 * kb.num_relations)
         self._share = self._count_shares()
         self._is_wanted = np.ones(kb.num_relations, bool)
         if self.config.relations is not None:
             self._is_wanted[:] = False
             self._is_wanted[list(self.config.relations)] = True
         self._twins: dict[str, tuple[Array, Array]] = {}  # by language
+        self._is_named: dict[str, Array] = {}  # by language
+        self._beside: dict[int, Array] = {}  # by relation, see `_count_beside`
+
+    @cached_property
+    def share_with_several(self) -> Array:
+        """The share of each relation's subjects that have several objects, shrunk: (R,)."""
+        num_subjects, num_single = _count_subjects(self.kb)
+        return np.asarray((num_subjects - num_single) / (num_subjects + self.config.shrink))
 
     def _count_held(self) -> csr_array:
         """Return which relations, and inverses, each concept has: (C, 2R) sparse, ones."""
@@ -133,8 +152,7 @@ class GapFinder:
         """
         num_relations = self.kb.num_relations
         both = (self._held.T @ self._held[:, :num_relations]).tocoo()
-        num_holders = np.bincount(self._held.indices, minlength=2 * num_relations)
-        share = both.data / (num_holders + self.config.shrink)[both.row]
+        share = both.data / (self._num_holders + self.config.shrink)[both.row]
         kept = (share >= self.config.usual) & (both.row != both.col)
         row_column = (both.row[kept], both.col[kept])
         return csr_array((share[kept], row_column), shape=(2 * num_relations, num_relations))
@@ -143,14 +161,79 @@ class GapFinder:
         """Yield all questions of a language, block by block of subjects."""
         entities = self.kb.entity_range(lang)
         concepts = self.concept[entities.start : entities.stop]
-        is_named = np.zeros(self._num_concepts, bool)
-        is_named[concepts] = True
+        is_named = self._named_concepts(lang)
         num_rows = (np.diff(self._starts) + np.diff(self._held.indptr))[concepts]
         for start, stop in _blocks(num_rows):
             subjects = np.arange(entities.start + start, entities.start + stop)
             gaps = self._find_block(lang, subjects, is_named)
             if len(gaps.queries):
                 yield gaps
+
+    def describe(self, lang: str, subject: Array, relation: Array) -> Gaps:
+        """Return any questions of a language in the given order, also those not worth asking.
+
+        A question that another language answers is `elsewhere`. Every other one is `usual`, with
+        the share of similar entities that have the relation, however small.
+        subject, relation: (Q,) ids.
+        """
+        is_named = self._named_concepts(lang)
+        nothing = np.zeros(0, np.int64)
+        known, elsewhere = _Facts(nothing, nothing, nothing), nothing
+        for entity in np.unique(subject):
+            facts = self._known_facts(lang, np.array([entity]))
+            known = known.union(facts)
+            answered = self._stated_elsewhere(lang, np.array([entity]), facts, is_named)
+            elsewhere = np.concatenate([elsewhere, answered])
+        question = pair_keys(subject.astype(np.int64), relation.astype(np.int64))
+        is_elsewhere = np.isin(question, elsewhere)
+        concepts, relations = self.concept[subject].tolist(), relation.tolist()
+        shares = [self._share_of(*pair) for pair in zip(concepts, relations, strict=True)]
+        return Gaps(
+            _make_queries(lang, question, known),
+            np.where(is_elsewhere, 1.0, shares),
+            np.where(is_elsewhere, ELSEWHERE, USUAL),
+        )
+
+    def is_stated(self, subject: Array, relation: Array) -> Array:
+        """Return whether any language states an object of the relation: (Q,) bool."""
+        keys = pair_keys(self.concept[subject], relation.astype(np.int64))
+        return _is_in_sorted(keys, self._stated)
+
+    def _share_of(self, concept: int, relation: int) -> float:
+        """Return the share of similar entities that have a relation, as `_count_shares` does."""
+        held = self._held.indices[self._held.indptr[concept] : self._held.indptr[concept + 1]]
+        held = held[held != relation]
+        if not len(held):
+            return 0.0
+        both = self._count_beside(relation)
+        share = both[held] / (self._num_holders[held] + self.config.shrink)
+        return float(share.max())
+
+    def _count_beside(self, relation: int) -> Array:
+        """Return how many concepts with a relation have each relation or inverse: (2R,).
+
+        It reads all that is held, so the counts of the last relations are kept.
+        """
+        if relation not in self._beside:
+            if len(self._beside) == _MOST_BESIDE:
+                del self._beside[next(iter(self._beside))]
+            # The concepts that have the relation, then all relations of these.
+            holders = self._held.indptr.searchsorted(
+                np.flatnonzero(self._held.indices == relation), side="right"
+            )
+            position, _ = ragged_ranges(self._held.indptr[holders - 1], self._held.indptr[holders])
+            both = np.bincount(self._held.indices[position], minlength=self._held.shape[1])
+            self._beside[relation] = both
+        return self._beside[relation]
+
+    def _named_concepts(self, lang: str) -> Array:
+        """Return whether a language has a name for each concept: (C,) bool."""
+        if lang not in self._is_named:
+            entities = self.kb.entity_range(lang)
+            is_named = np.zeros(self._num_concepts, bool)
+            is_named[self.concept[entities.start : entities.stop]] = True
+            self._is_named[lang] = is_named
+        return self._is_named[lang]
 
     def _find_block(self, lang: str, subjects: Array, is_named: Array) -> Gaps:
         """Return the questions of some subjects, a range of ids: (S,).

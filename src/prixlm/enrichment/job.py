@@ -52,15 +52,15 @@ from prixlm.kb.store import FORMAT as KB_FORMAT
 from prixlm.kb.store import KB, SCHEMAS
 from prixlm.kb.unsplit import unsplit_kb
 from prixlm.languages import parse_languages
-from prixlm.proposals.tables import MARKS_FILE, read_manifest
+from prixlm.proposals.marks import has_marks
+from prixlm.proposals.tables import read_manifest
+from prixlm.proposals.work import FORMAT, STATE_FILE, read_state
 from prixlm.rankers.complex import train_graph
 from prixlm.reports.console import proposal_sentences, trial_sentences
 from prixlm.training.pretrain import pretrain
 from prixlm.types import Progress
 
 logger = logging.getLogger(__name__)
-FORMAT = "prixlm-work"
-_STATE = "work.json"
 _EDGE = 1 << 16
 """Bytes at the start and the end of a file that tell one dump from another."""
 _SPLIT_PER_SECOND, _ASKED_PER_SECOND, _FITTING = 300_000, 1_000, 20.0
@@ -235,8 +235,8 @@ def open_job(
     given = given or Given()
     _check_folder(folder, paths, identity)
     _check_given(folder, given)
-    with disk_errors(folder / _STATE), locked(folder):
-        state = _read_state(folder)
+    with disk_errors(folder / STATE_FILE), locked(folder):
+        state = read_state(folder)
         if state is None or state["source"] != identity:
             state = {"format": FORMAT, "version": 1, "source": identity}
         job = Job(folder, paths, config, given, state, announce, progress)
@@ -357,7 +357,7 @@ class Job:
             plan = Plan.from_dict(self.state["plan"])
         except (KeyError, TypeError, AttributeError, PrixError):
             raise PrixError(
-                f"the plan in {self.folder / _STATE} is damaged. Name another folder."
+                f"the plan in {self.folder / STATE_FILE} is damaged. Name another folder."
             ) from None
         if self.announce is not None and (plan.costs or plan.notes):
             title = f"What is trained, {minutes_text(plan.seconds)}:"
@@ -456,7 +456,7 @@ class Job:
     def write_state(self) -> None:
         """Write work.json."""
         text = json.dumps(self.state, ensure_ascii=False, indent=1)
-        write_atomically(self.folder / _STATE, text + "\n")
+        write_atomically(self.folder / STATE_FILE, text + "\n")
 
     @contextmanager
     def _step(self, name: str, line: str) -> Iterator[None]:
@@ -503,7 +503,7 @@ class Job:
         settings = self._settings()
         self._drop_damaged()
         if self._has_proposals() and not self._is_done():
-            if (self.folder / "proposals" / MARKS_FILE).exists():
+            if has_marks(self.folder / "proposals"):
                 raise PrixError(
                     f"{self.folder} has proposals of other settings that a person has reviewed. "
                     "Name another folder."
@@ -532,10 +532,11 @@ class Job:
         try:
             read_manifest(folder)
         except PrixError as error:
-            if (folder / MARKS_FILE).exists():
+            if has_marks(folder):
                 raise PrixError(
-                    f"{folder} is damaged and holds the marks of a review. Move {MARKS_FILE} to a "
-                    f"safe place, delete {folder}, and run the command again."
+                    f"{folder} is damaged and holds the marks of a review. Move all its files "
+                    f"marks.* to a safe place, delete {folder}, run the command again, and "
+                    "move them back."
                 ) from None
             logger.warning("making the proposals again: %s", error)
             shutil.rmtree(folder)
@@ -560,17 +561,9 @@ class Job:
         return sum(value for name, value in seconds.items() if name != "plan")
 
 
-def work_kb(folder: Path | str) -> KB:
-    """Return the KB that a finished work folder has proposals for."""
-    state = _read_state(Path(folder))
-    if state is None or not isinstance(state.get("kb"), str):
-        raise PrixError(f"{folder} is not a work folder of `prixlm enrich`: name its KB with --kb.")
-    return KB(Path(folder) / state["kb"])
-
-
 def export_format(folder: Path | str) -> str:
     """Return the export format that the source of a work folder calls for."""
-    source = (_read_state(Path(folder)) or {}).get("source", {})
+    source = (read_state(Path(folder)) or {}).get("source", {})
     return "quickstatements" if source.get("format") == "wikidata" else "nq"
 
 
@@ -599,7 +592,7 @@ def _identify(sources: Sequence[Path], config: JobConfig) -> dict[str, Any]:
             raise PrixError("--format and --langs are for dumps, and the source is a KB folder.")
         return {"kb": KB(sources[0]).fingerprint()}
     for source in sources:
-        if (source / _STATE).is_file():
+        if (source / STATE_FILE).is_file():
             raise PrixError(f"{source} is a work folder. Name a KB in it, such as {source / 'kb'}.")
     plan = plan_import(sources, format=config.format)  # refuses what cannot be read, too
     files = [
@@ -621,25 +614,6 @@ def _hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read_state(folder: Path) -> dict[str, Any] | None:
-    try:
-        values = json.loads((folder / _STATE).read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        return None
-    source = values.get("source")
-    is_whole = isinstance(source, dict) and (
-        isinstance(source.get("kb"), str) or {"format", "files", "langs"} <= source.keys()
-    )
-    if values.get("version") != 1 or not is_whole:
-        raise PrixError(
-            f"{folder / _STATE} is damaged, or was written by another version of prixlm. Name "
-            "another folder."
-        )
-    return values
-
-
 def _check_folder(folder: Path, sources: Sequence[Path], identity: dict[str, Any]) -> None:
     """Refuse a folder of another source, or one that holds anything but a job's work."""
     for source in sources:
@@ -647,10 +621,10 @@ def _check_folder(folder: Path, sources: Sequence[Path], identity: dict[str, Any
             raise PrixError(f"{folder} is the source. Name another folder to work in.")
     if folder.exists() and not folder.is_dir():
         raise PrixError(f"{folder} is a file: name a folder to work in.")
-    state = _read_state(folder)
+    state = read_state(folder)
     # What a kill leaves before the first state is written.
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if state is None and names - {"lock", f"{_STATE}.tmp"}:
+    if state is None and names - {"lock", f"{STATE_FILE}.tmp"}:
         raise PrixError(f"{folder} exists and is not a work folder: name another one.")
     # A folder in which nothing was made yet, because the source could not be read, is free.
     if state is not None and state["source"] != identity and names & _MADE:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prixlm.files import check_pages, quote_path, write_atomically
+from prixlm.kb.coverage import count_coverage
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability
 from prixlm.proposals.tables import read_manifest
@@ -31,25 +32,6 @@ _NUM_EXAMPLES = 6
 _NUM_LANGUAGES = 4
 """Languages that are listed in a cell before `and 3 more`."""
 
-_STATED = """
-    SELECT lang, relation, count(*) FROM triples
-    WHERE list_contains($splits, split) GROUP BY ALL
-"""
-# Facts that any language states, in the names of a language that has names for both ends. One end
-# is joined after the other: in one join, 46,000 statements in 20 languages took 13 GiB.
-_STATABLE = """
-    WITH stated AS MATERIALIZED (
-        SELECT DISTINCT s.concept AS a, t.relation, o.concept AS b
-        FROM triples t JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object
-    ), named AS MATERIALIZED (
-        SELECT id, lang, concept FROM entities WHERE list_contains($langs, lang)
-    ), subjects AS MATERIALIZED (
-        SELECT x.lang, x.id AS subject, f.relation, f.b
-        FROM stated f JOIN named x ON x.concept = f.a
-    )
-    SELECT f.lang, f.relation, count(DISTINCT (f.subject, y.id))
-    FROM subjects f JOIN named y ON y.concept = f.b AND y.lang = f.lang GROUP BY ALL
-"""
 # At most two proposals of a relation, so that the examples are not all alike.
 _EXAMPLES = """
     WITH varied AS (
@@ -181,18 +163,13 @@ def _coverage(
     kb, langs = report.kb, list(report.langs or manifest["config"]["into"])
     proposals = quote_path(Path(report.proposals) / "proposals.parquet")
     added_sql = f"SELECT lang, relation, count(*) FROM read_parquet({proposals}) GROUP BY ALL"
-    before = _count(kb, _STATED, {"splits": list(known)})
-    added = _count(kb, added_sql)
-    statable = _count(kb, _STATABLE, {"langs": langs})
-    # The relations with most facts over all languages shown are the rows.
-    by_relation: Counter[int] = Counter()
-    for (_, relation), number in statable.items():
-        by_relation[relation] += number
+    added = Counter({(lang, relation): n for lang, relation, n in kb.query(added_sql).fetchall()})
+    facts = count_coverage(kb, langs, known)
     names = kb.relation_names("en" if "en" in kb.languages else langs[0])
     rows = []
-    for relation, _ in by_relation.most_common(_NUM_RELATIONS):
+    for relation in facts.relations()[:_NUM_RELATIONS]:
         keys = [(lang, relation) for lang in langs]
-        cells = [_coverage_cell(before[key], added[key], statable[key]) for key in keys]
+        cells = [_coverage_cell(facts.stated[k], added[k], facts.statable[k]) for k in keys]
         rows.append({"relation": names[relation], "cells": cells})
     return {"langs": langs, "rows": rows} if rows else None
 
@@ -207,12 +184,6 @@ def _coverage_cell(before: int, added: int, statable: int) -> dict[str, Any]:
     shades = [round(0.8 * share**2, 3) for share in shares]
     text = f"{shares[0]:.0%} → {shares[1]:.0%}"
     return {"text": text, "before": shades[0], "after": shades[1]}
-
-
-def _count(kb: KB, sql: str, parameters: dict[str, Any] | None = None) -> Counter[tuple[str, int]]:
-    """Return the result of a count as numbers by language and relation."""
-    rows = kb.query(sql, parameters).fetchall()
-    return Counter({(lang, relation): number for lang, relation, number in rows})
 
 
 def _examples(report: Report, known: Sequence[str]) -> list[dict[str, str]]:

@@ -19,6 +19,7 @@ Dimension letters: Q questions, N answers of all questions, one question after a
 
 import json
 import logging
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -41,17 +42,20 @@ from prixlm.errors import PrixError
 from prixlm.files import Workspace, check_target, open_workspace, publish, whole_folder
 from prixlm.kb.store import KB
 from prixlm.languages import parse_languages
+from prixlm.proposals.marks import has_marks
 from prixlm.proposals.tables import (
+    ANSWERABLE_FILE,
     FORMAT,
-    MARKS_FILE,
+    FUSION_FOLDER,
     PART_SCHEMA,
     join_parts,
     read_manifest,
     write_manifest,
+    write_table,
     write_timings,
 )
 from prixlm.rankers.base import Queries, Ranked
-from prixlm.rankers.fusion import Fusion, FusionConfig, fitted_languages
+from prixlm.rankers.fusion import FITTED_FILES, Fusion, FusionConfig, fitted_languages
 from prixlm.rankers.suite import Suite, load_suite
 from prixlm.types import Array, Progress
 
@@ -161,6 +165,7 @@ def enrich(
             manifest["labels"] = _write_labels(asked_kb, config, out)
         if entity_encoder is not None:
             manifest["links"] = _write_links(kb, config, entity_encoder, out, progress)
+        _keep_fitted(workspace, out)
         write_manifest(out, manifest)
         write_timings(out, {"enrich": time.monotonic() - started})
         publish(out, to)
@@ -195,10 +200,10 @@ def _check_replaced(to: Path) -> None:
     """Refuse to replace anything but proposals, or proposals that a person has marked."""
     if to.exists():
         read_manifest(to)
-        if (to / MARKS_FILE).exists():
+        if has_marks(to):
             raise PrixError(
                 f"{to} has the marks of a review: name another folder, or export the proposals and "
-                f"delete {MARKS_FILE}."
+                "delete the folder."
             )
 
 
@@ -271,7 +276,7 @@ def _fit_fusion(
     kb: KB, suite: Suite, config: EnrichConfig, workspace: Workspace, progress: Progress | None
 ) -> Fusion:
     """Fit the confidence on the valid facts, or load what an interrupted run has fitted."""
-    folder = workspace.folder / "fusion"
+    folder = workspace.folder / FUSION_FOLDER
     if not folder.is_dir():
         langs = fitted_languages(kb, config.into)
         with whole_folder(folder) as temporary:
@@ -303,7 +308,15 @@ def _fit_answerable(kb: KB, config: EnrichConfig, workspace: Workspace) -> Answe
     def write(path: Path) -> None:
         Answerability.fit(kb, fitted_languages(kb, config.into), config.missing).save(path)
 
-    return Answerability.load(workspace.make("answerable.json", write))
+    return Answerability.load(workspace.make(ANSWERABLE_FILE, write))
+
+
+def _keep_fitted(workspace: Workspace, out: Path) -> None:
+    """Copy what was fitted to the result, but for its seconds: equal runs have equal bytes."""
+    (out / FUSION_FOLDER).mkdir()
+    names = [*(f"{FUSION_FOLDER}/{name}" for name in FITTED_FILES), ANSWERABLE_FILE]
+    for name in names:
+        shutil.copyfile(workspace.folder / name, out / name)
 
 
 @dataclass(frozen=True)
@@ -402,7 +415,7 @@ def _write_labels(kb: KB, config: EnrichConfig, out: Path) -> dict[str, Any]:
     """Write the label proposals; return their summary."""
     settings = LabelConfig(min_confidence=config.min_confidence)
     table, summary = propose_labels(kb, config.into, settings)
-    pq.write_table(table, out / "labels.parquet", compression="zstd")
+    write_table(out, "labels", table)
     return summary
 
 
@@ -412,7 +425,7 @@ def _write_links(
     """Write the link proposals; return their summary."""
     settings = LinkConfig(min_confidence=config.min_confidence)
     table, summary = propose_links(kb, encoder, config.into, config.pivot, settings, progress)
-    pq.write_table(table, out / "links.parquet", compression="zstd")
+    write_table(out, "links", table)
     return summary
 
 

@@ -39,6 +39,9 @@ _PART = 4096
 class EntityLinker:
     """An encoder, and a KB whose entities are the candidates.
 
+    For one thread at a time: a server asks it through one `service.batching.Batcher`. Its `kb` may
+    be shared by threads.
+
     Example:
         >>> linker = prixlm.EntityLinker("encoder", "kb")
         >>> [[answer]] = linker.link(["Finland"], k=1, lang="en")

@@ -21,7 +21,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import quote_path, write_atomically
+from prixlm.files import is_cached, quote_path, write_atomically
 from prixlm.types import Array, Entity
 
 FORMAT = "prixlm-kb"
@@ -110,6 +111,8 @@ class Manifest:
 class KB:
     """An opened KB folder. Opening is cheap: only the manifest is read until more is needed.
 
+    Threads may share one KB.
+
     kb = KB("world")
     [finland] = kb.find("Suomi", "fi")
 
@@ -129,6 +132,7 @@ class KB:
         if missing:
             raise PrixError(f"{self.folder}: {missing[0]}.parquet is missing. Import the KB again.")
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._connecting = threading.Lock()
         self._starts: Array | None = None
 
     def path(self, table: str) -> Path:
@@ -352,10 +356,15 @@ class KB:
         return hashlib.sha256((self.folder / "manifest.json").read_bytes()).hexdigest()
 
     def _entities(self, sql: str, parameters: Any) -> list[Entity]:
-        return [Entity(*row) for row in self._connect().execute(sql, parameters).fetchall()]
+        return [Entity(*row) for row in self._rows(sql, parameters)]
 
     def _column(self, sql: str, parameters: Any = None) -> list[str]:
-        return [row[0] for row in self._connect().execute(sql, parameters).fetchall()]
+        return [row[0] for row in self._rows(sql, parameters)]
+
+    def _rows(self, sql: str, parameters: Any) -> list[tuple[Any, ...]]:
+        # A connection holds one result at a time, so every query has a cursor of its own.
+        with self._connect().cursor() as cursor:
+            return cursor.execute(sql, parameters).fetchall()
 
     def _stream(
         self, sql: str, batch_rows: int, parameters: Any = None
@@ -366,18 +375,33 @@ class KB:
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         """Return the connection, opened at the first use, with a view for each table."""
-        if self._connection is None:
-            self._connection = duckdb.connect()
-            # The KB's own folder may be read-only, so large sorts spill elsewhere.
-            spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
-            self._connection.execute(f"SET temp_directory = '{spill}'")
-            self._connection.execute("SET enable_progress_bar = false")
-            for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
-                path = quote_path(self.path(table))
-                self._connection.execute(
-                    f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})"
-                )
-        return self._connection
+        with self._connecting:
+            if self._connection is None:
+                self._connection = self._open_connection()
+            return self._connection
+
+    def _open_connection(self) -> duckdb.DuckDBPyConnection:
+        connection = duckdb.connect()
+        # The KB's own folder may be read-only, so large sorts spill elsewhere.
+        spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
+        connection.execute(f"SET temp_directory = '{spill}'")
+        connection.execute("SET enable_progress_bar = false")
+        for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
+            path = quote_path(self.path(table))
+            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
+        return connection
+
+
+def cache_folder(kb: KB, name: str, stamp: Mapping[str, Any]) -> Path:
+    """Return where an index of a KB is, or is to be built: the folder `name` of the KB.
+
+    If that has no index with this stamp and cannot be written, it is in the user's cache folder.
+    """
+    folder = kb.folder / name
+    if os.access(kb.folder, os.W_OK) or is_cached(folder, stamp):
+        return folder
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "prixlm" / kb.fingerprint()[:16] / name
 
 
 def rechunk(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -7,12 +7,15 @@
 - `nq`: the same in a named graph of the run. Confidence and origin of a fact are statements about
   it: RDF reification or, with `star`, triple terms (RDF 1.2). The graph has licence and tool.
 - `quickstatements`: for Wikidata, where a statement holds in all languages. So only facts that no
-  language states are written, each with a reference; proposed names become labels.
+  language states are written, each with its references, and confidence and origin in the summary.
+  Proposed names become labels, but never in place of one that exists.
 - `tsv`: language, subject, relation, object, confidence and origin; `prixlm import` reads it.
 - `parquet`: the rows as they are.
 
-The confidence is the fitted one, corrected by all marks of a review. Names and keys come from a KB
-and are untrusted text: every format escapes them in its own way.
+The confidence is the fitted one, corrected by all marks of a review. Where a reviewer accepted a
+proposal with another object or name, that one is written, without a confidence and without the
+origin and ranks of what it replaces. Names and keys come from a KB and are untrusted text: every
+format escapes them in its own way.
 
 A new format is one function that writes `_Selection` to a file, and a line in `_WRITERS`.
 """
@@ -20,11 +23,12 @@ A new format is one function that writes `_Selection` to a file, and a line in `
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,9 +36,21 @@ import pyarrow.parquet as pq
 import pyoxigraph as ox
 
 from prixlm.errors import PrixError
-from prixlm.files import check_new_file, disk_errors, replacing, write_atomically, write_rows
-from prixlm.proposals.review import corrected_confidence, read_marks
-from prixlm.proposals.tables import FACT_SCHEMA, read_manifest
+from prixlm.files import (
+    check_new_file,
+    disk_errors,
+    quote_path,
+    replacing,
+    write_atomically,
+    write_rows,
+)
+from prixlm.kb.store import KB
+from prixlm.proposals import quickstatements
+from prixlm.proposals.confidence import corrected_confidence
+from prixlm.proposals.marks import ACCEPTED, REJECTED, Replacement, read_verdicts
+from prixlm.proposals.tables import FACT_SCHEMA, read_manifest, table_path
+from prixlm.proposals.work import work_kb
+from prixlm.types import Array
 
 VOCABULARY = "urn:prixlm:ns:"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
@@ -43,8 +59,6 @@ _LABEL = ox.NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
 _SAME_AS = ox.NamedNode("http://www.w3.org/2002/07/owl#sameAs")
 # Wikidata's ids, such as Q33 and P36.
 _ITEM, _PROPERTY = (re.compile(rf"{letter}[1-9][0-9]*").fullmatch for letter in "QP")
-# A URL (S854) or the item of a source, such as S248:Q5.
-_REFERENCE = re.compile(r"(S854):(https?://[^\s\"|]+)|(S[1-9][0-9]*):(Q[1-9][0-9]*)").fullmatch
 # Keys that are IRIs already: others, such as `en:Foo`, only look like one.
 _IRI = re.compile(r"(https?://|urn:)\S", re.IGNORECASE).match
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
@@ -53,6 +67,12 @@ _UNSAFE = re.compile(r'[\x00-\x20<>"{}|^`\\]')
 _BATCH_ROWS = 1 << 14
 _WIKIDATA_CODES = {"no": "nb", "egl": "eml"}
 """Languages whose labels have another code in Wikidata."""
+_ABOUT_THE_PROPOSED = (
+    "confidence", "model_score", "model_rank", "graph_rank", "runner_up", "runner_up_confidence",
+    "similarity",
+)  # fmt: skip
+"""Columns that say nothing about what a reviewer put in place of the proposed object."""
+_KINDS = {"usual": "usual for similar entities", "elsewhere": "another language has an answer"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +88,26 @@ class ExportConfig:
     accepted: bool = False  # only proposals that a reviewer accepted
     star: bool = False  # N-Quads with triple terms instead of reification
     base: str = "urn:prixlm:"  # start of the IRI of a key that is not an IRI
-    reference: str | None = None  # of QuickStatements: S854:URL or S248:Q1
+    references: tuple[str, ...] = ()  # of QuickStatements, see `parse_reference`
     lang: str | None = None  # only this language
+    kb: Path | None = None  # of QuickStatements: a newer KB, whose labels are not overwritten
+    reference: InitVar[str | None] = None  # a single one, as in version 0.2
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, reference: str | None) -> None:
+        if reference is not None:
+            object.__setattr__(self, "references", (*self.references, reference))
         if self.format not in _WRITERS:
             raise PrixError(f"--format {self.format}: expected {', '.join(_WRITERS)}.")
         if not 0 <= self.min_confidence <= 1:
             raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
         if self.star and self.format != "nq":
             raise PrixError("--star requires --format nq.")
-        if self.format == "quickstatements" and not _REFERENCE(self.reference or ""):
+        if self.format == "quickstatements" and not self.references:
             raise PrixError(
                 "Wikidata requires a reference for each statement: pass --reference S854:URL (a "
-                "page that describes your run) or --reference S248:Q1 (the item of a source)."
+                "page that states the facts) or --reference S248:Q1 (the item of a source)."
             )
+        quickstatements.reference_cells(self.references)  # refuses a malformed one
         if not _SCHEME(self.base) or _UNSAFE.search(self.base):
             raise PrixError(f"--base {self.base}: expected the beginning of an IRI.")
 
@@ -132,34 +157,43 @@ class _Selection:
 
     def facts(self) -> Iterator[pa.Table]:
         """Yield the wanted facts in batches, and count all facts."""
-        for table, counts in self._batches("proposals"):
-            for reason, number in counts.items():
-                self.counts[reason] += number
-            yield table
+        return (batch.table for batch in self._batches("facts"))
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the wanted rows of the labels or links, if the folder has any."""
-        if (self.folder / f"{name}.parquet").is_file():
-            for table, _ in self._batches(name):
-                yield from table.to_pylist()
+        """Yield the wanted rows of a table, if the folder has it; count all facts.
 
-    def _batches(self, name: str) -> Iterator[tuple[pa.Table, dict[str, int]]]:
-        """Yield the wanted rows of a table, with the corrected confidence, and counts of all."""
+        Besides its columns a row has `accepted` and, where a reviewer replaced the object or the
+        name, the proposed one: `instead_of` (a name) and `instead_of_key` (None for a label).
+        """
+        if not self.path(name).is_file():
+            return
+        for batch in self._batches(name):
+            for place, row in enumerate(batch.table.to_pylist()):
+                instead = batch.proposed.get(place, (None, None))
+                row |= {"instead_of": instead[0], "instead_of_key": instead[1]}
+                yield row | {"accepted": bool(batch.accepted[place])}
+
+    def path(self, name: str) -> Path:
+        """Return the file of a table."""
+        return table_path(self.folder, name)
+
+    def _batches(self, name: str) -> Iterator["_Batch"]:
+        """Yield the wanted rows of a table, with the corrected confidence; count all facts."""
         config = self.config
         confidence = corrected_confidence(self.folder, name)
-        # (N,) bool over the rows of the whole table.
+        verdicts = read_verdicts(self.folder, name)
+        # (N,) bool over the rows of the whole table. A disputed proposal is still open.
         accepted, rejected = (np.zeros(len(confidence), bool) for _ in range(2))
-        for row, mark in read_marks(self.folder, name).items():
-            (accepted if mark else rejected)[row] = True
+        accepted[verdicts.where(ACCEPTED)] = True
+        rejected[verdicts.where(REJECTED)] = True
         wanted = accepted if config.accepted else ~rejected
         # An accepted proposal is written whatever its confidence.
         confident = (confidence >= config.min_confidence) | accepted
         start = 0
-        with pq.ParquetFile(self.folder / f"{name}.parquet") as file:
+        with pq.ParquetFile(self.path(name)) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
                 # Where this batch is in the arrays of the whole table.
                 rows = slice(start, start + batch.num_rows)
-                start = rows.stop
                 table = pa.Table.from_batches([batch])
                 asked = np.ones(batch.num_rows, bool)
                 if config.lang is not None:
@@ -167,17 +201,59 @@ class _Selection:
                 column = table.schema.get_field_index("confidence")
                 values = pa.array(confidence[rows], pa.float64())
                 table = table.set_column(column, table.schema.field(column), values)
-                table = table.filter(pa.array(asked & wanted[rows] & confident[rows]))
-                yield (
-                    table,
-                    {
-                        "written": table.num_rows,
-                        "below the confidence": int(
-                            (asked & wanted[rows] & ~confident[rows]).sum()
-                        ),
-                        "not accepted": int((asked & ~wanted[rows]).sum()),
-                    },
+                kept = asked & wanted[rows] & confident[rows]
+                numbers = np.flatnonzero(kept) + start
+                table, proposed = _replace(
+                    table.filter(pa.array(kept)), numbers, verdicts.replacements, name
                 )
+                if name == "facts":
+                    below = asked & wanted[rows] & ~confident[rows]
+                    self.counts["written"] += len(numbers)
+                    self.counts["below the confidence"] += int(below.sum())
+                    self.counts["not accepted"] += int((asked & ~wanted[rows]).sum())
+                yield _Batch(table, accepted[numbers], proposed)
+                start = rows.stop
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some wanted rows of a table."""
+
+    table: pa.Table
+    accepted: Array  # (rows,) bool
+    proposed: dict[int, tuple[str, str | None]]  # name and key that were replaced, by place
+
+
+def _replace(
+    table: pa.Table, numbers: Array, replacements: dict[int, Replacement], name: str
+) -> tuple[pa.Table, dict[int, tuple[str, str | None]]]:
+    """Put what reviewers chose in place of what was proposed, and return that too, by place.
+
+    numbers: (rows,) the rows' numbers in the whole table, by which the replacements go.
+    """
+    proposed: dict[int, tuple[str, str | None]] = {}
+    places = np.flatnonzero(np.isin(numbers, list(replacements)))
+    if not len(places):
+        return table, proposed
+    rows = table.to_pylist()
+    for place in places.tolist():
+        row, chosen = rows[place], replacements[int(numbers[place])]
+        if name == "labels":
+            proposed[place] = (row["name"], None)
+            row["name"] = chosen.name
+        else:
+            if not chosen.key:
+                raise PrixError(
+                    f"row {numbers[place]} of the {name} was accepted as {chosen.name!r}, which is "
+                    "not an entity of the KB: choose one, or take the mark back."
+                )
+            part = "object" if name == "facts" else "other"
+            proposed[place] = (row[f"{part}_name"], row[f"{part}_key"])
+            row |= {part: chosen.entity, f"{part}_key": chosen.key, f"{part}_name": chosen.name}
+        row |= {column: None for column in _ABOUT_THE_PROPOSED if column in row}
+        if "origin" in row:
+            row["origin"] = []
+    return pa.Table.from_pylist(rows, schema=table.schema), proposed
 
 
 def _count_left_out(selection: _Selection) -> dict[str, int]:
@@ -256,9 +332,8 @@ def _write_rdf(selection: _Selection, to: Path, rdf_format: ox.RdfFormat) -> dic
 
         if is_quads:
             ox.serialize(_run_quads(run, selection.manifest), file, format=rdf_format)
-        for table in selection.facts():
-            for row in table.to_pylist():
-                write(_fact_triples(row, base), f"p{row['id']}", row)
+        for row in selection.rows("facts"):
+            write(_fact_triples(row, base), f"p{row['id']}", row)
         for name, to_triple in (("labels", _label_triple), ("links", _link_triple)):
             for row in selection.rows(name):
                 write([to_triple(row, base)], f"{name}{counts[name]}", row)
@@ -297,7 +372,10 @@ def _statement_quads(
     run: ox.NamedNode,
     config: ExportConfig,
 ) -> Iterator[ox.Quad]:
-    """Yield what is known of a fact: confidence, language, origin, model score, runner-up."""
+    """Yield what is known of a fact: confidence, language, origin, model score, runner-up.
+
+    Of what a reviewer chose, the language and what was proposed instead.
+    """
     if config.star:
         yield ox.Quad(about, ox.NamedNode(_RDF + "reifies"), fact, run)
     else:
@@ -306,11 +384,17 @@ def _statement_quads(
         for name, node in parts.items():
             yield ox.Quad(about, ox.NamedNode(_RDF + name), node, run)
     decimal = ox.NamedNode(_XSD + "decimal")
-    values = [
-        ("confidence", ox.Literal(f"{row['confidence']:.6f}", datatype=decimal)),
+    values: list[tuple[str, ox.Literal | ox.NamedNode]] = [
         ("language", ox.Literal(row["lang"])),
         *(("statedIn", ox.Literal(lang)) for lang in row.get("origin", ())),
     ]
+    if row["confidence"] is not None:
+        confidence = ox.Literal(f"{row['confidence']:.6f}", datatype=decimal)
+        values.insert(0, ("confidence", confidence))
+    if row["instead_of_key"] is not None:
+        values.append(("insteadOf", to_iri(row["instead_of_key"], config.base)))
+    elif row["instead_of"] is not None:
+        values.append(("insteadOf", ox.Literal(row["instead_of"], language=row["lang"])))
     if row.get("model_score") is not None:
         values.append(("modelScore", ox.Literal(f"{row['model_score']:.4f}", datatype=decimal)))
     if row.get("runner_up"):
@@ -328,40 +412,93 @@ def _run_quads(run: ox.NamedNode, manifest: dict[str, Any]) -> list[ox.Quad]:
 
 
 def _write_quickstatements(selection: _Selection, to: Path) -> dict[str, int]:
-    """Write QuickStatements, version 1: item, property, value, reference; or item, Lxx, name."""
+    """Write commands for QuickStatements: statements with references, then labels."""
     stated, again = "stated already", "the same statement for another language"
-    counts = dict.fromkeys(("written", stated, again, "labels", "names with quotation marks"), 0)
-    reference = _reference_cells(selection.config)
-    written: set[tuple[str, str, str]] = set()
-    with replacing(to) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for table in selection.facts():
-            for row in table.to_pylist():
-                keys = (row["subject_key"], row["relation_key"], row["object_key"])
-                _check_id(keys[0], _ITEM(keys[0]) and _PROPERTY(keys[1]) and _ITEM(keys[2]))
-                # A statement holds in all languages: Wikidata has it if one language states it.
-                if row["origin"] or keys in written:
-                    counts[stated if row["origin"] else again] += 1
-                    continue
-                written.add(keys)
-                file.write("\t".join([*keys, reference]) + "\n")
-                counts["written"] += 1
+    existing, misread = "labels that exist", "names that QuickStatements would misread"
+    counts = dict.fromkeys((stated, again, "labels", existing, misread), 0)
+    references = quickstatements.reference_cells(selection.config.references)
+    tool = str(selection.manifest["tool"])
+    written: set[tuple[str, ...]] = set()
+    with replacing(to) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for row in selection.rows("facts"):
+            keys = (row["subject_key"], row["relation_key"], row["object_key"])
+            for key, is_right in zip(keys, (_ITEM, _PROPERTY, _ITEM), strict=True):
+                _check_id(key, is_right(key))
+            # A statement holds in all languages: Wikidata has it if one language states it.
+            if row["origin"] or keys in written:
+                counts[stated if row["origin"] else again] += 1
+                continue
+            written.add(keys)
+            file.write(quickstatements.command([*keys, *references], [tool, *_origin(row)]))
+        num_facts = len(written)
+        # The command sets a label whether the item has one or not, so what has one is left out.
+        taken = _named_items(selection)
         for row in selection.rows("labels"):
             _check_id(row["key"], _ITEM(row["key"]))
-            if '"' in row["name"]:  # QuickStatements has no escape for it
-                counts["names with quotation marks"] += 1
+            item = (row["key"], _WIKIDATA_CODES.get(row["lang"], row["lang"]))
+            cell = quickstatements.label_cell(row["name"])
+            if item in taken or cell is None:
+                counts[existing if item in taken else misread] += 1
                 continue
-            lang, name = _WIKIDATA_CODES.get(row["lang"], row["lang"]), row["name"].split()
-            file.write(f'{row["key"]}\tL{lang}\t"{" ".join(name)}"\n')
+            taken.add(item)
+            cells = [item[0], f"L{item[1]}", cell]
+            file.write(quickstatements.command(cells, [tool, *_origin(row)]))
             counts["labels"] += 1
-    return counts
+    links = sum(1 for _ in selection.rows("links"))
+    return counts | {"written": num_facts, "links (not in this format)": links}
 
 
-def _reference_cells(config: ExportConfig) -> str:
-    """Return the reference of a statement as QuickStatements writes it."""
-    match = _REFERENCE(config.reference or "")
-    assert match is not None
-    url_property, url, item_property, item = match.groups()
-    return f'{url_property}\t"{url}"' if url_property else f"{item_property}\t{item}"
+def _origin(row: dict[str, Any]) -> list[str]:
+    """Return where a fact or label comes from and how likely it is, for the summary of an edit."""
+    if row["instead_of"] is not None:
+        name, key = quickstatements.shorten(row["instead_of"]), row["instead_of_key"]
+        return [f"chosen by a reviewer instead of {name}" + (f" ({key})" if key else "")]
+    parts = [f"confidence {row['confidence']:.2f}"]
+    if row["accepted"]:
+        parts.append("accepted by a reviewer")
+    if "why" in row:
+        parts.append(_KINDS.get(row["why"], row["why"]))
+        ranks = ((name, row[f"{name}_rank"]) for name in ("model", "graph"))
+        parts += [f"{name} rank {rank}" for name, rank in ranks if rank is not None]
+    elif row["origin"]:
+        parts.append(f"name in {' '.join(row['origin'])}")
+    return parts
+
+
+def _named_items(selection: _Selection) -> set[tuple[str, str]]:
+    """Return the items, with Wikidata's language code, that have a name where one is proposed.
+
+    Known are the names in the proposals themselves and in the KBs at hand. (A KB that withholds
+    links proposes names for entities that it has under the same key.)
+    """
+    if not selection.path("labels").is_file():
+        return set()
+    with duckdb.connect() as db:
+        for name in ("facts", "labels", "links"):
+            if selection.path(name).is_file():
+                path = quote_path(selection.path(name))
+                db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({path})")
+        known = ["SELECT lang, subject_key AS key FROM facts", "SELECT lang, object_key FROM facts"]
+        if selection.path("links").is_file():
+            known += ["SELECT lang, key FROM links", "SELECT other_lang, other_key FROM links"]
+        for kb in _known_kbs(selection):
+            entities = quote_path(kb.path("entities"))
+            known.append(f"SELECT lang, key FROM read_parquet({entities})")
+        rows = db.execute(
+            "SELECT DISTINCT key, lang FROM labels "
+            f"SEMI JOIN ({' UNION ALL '.join(known)}) USING (lang, key)"
+        ).fetchall()
+    return {(key, _WIKIDATA_CODES.get(lang, lang)) for key, lang in rows}
+
+
+def _known_kbs(selection: _Selection) -> list[KB]:
+    """Return the KB that was named, and the enriched one if the proposals are in a work folder."""
+    kbs = [] if selection.config.kb is None else [KB(selection.config.kb)]
+    try:
+        kb = work_kb(selection.folder.absolute().parent)
+    except PrixError:  # proposals alone, or the KB was moved
+        return kbs
+    return [*kbs, kb] if kb.fingerprint() == selection.manifest["kb"] else kbs
 
 
 def _check_id(key: str, is_right: object) -> None:

@@ -1,20 +1,20 @@
-"""Review: a person marks proposals in a spreadsheet, and the marks correct the confidence.
+"""Review in a spreadsheet: a sheet of proposals with a column `mark`, and back.
 
-    write_review("proposals", "review.tsv")         # a column `mark` to fill in
-    read_review("proposals", "review.tsv")          # accept, reject, or open to remove a mark
+    write_review("proposals", "review.tsv")                     # fill in the column `mark`
+    read_review("proposals", "review.tsv", reviewer="Anna")     # accept, reject, skip or open
 
-Proposed labels and links are lines of the sheet too, with ids such as `name 3` and `link 5`. Marks
-are stored in the proposals folder (`marks.json`) and accumulate over reviews. An export leaves out
-rejected proposals, or takes only accepted ones. All marks together correct the confidence of every
-proposal: a few marks change it little.
+Proposed labels and links are lines of the sheet too, with ids such as `name 3` and `link 5`. The
+sheet shows the verdict of all reviewers and adds to the same `marks` as the page. The column `was`
+keeps what a line showed, so that only marks that a person changed are taken over, even if others
+have marked since.
 
 A spreadsheet may change the text of a name (007 becomes 7). So every line ends with a checksum of
 its names, written in letters, which shows that the line still belongs to its proposal.
 """
 
+import contextlib
 import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,20 +24,30 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import check_new_file, disk_errors, replacing, write_atomically
-from prixlm.proposals.tables import MARKS_FILE, read_manifest
+from prixlm.files import check_new_file, disk_errors, replacing
+from prixlm.proposals.marks import (
+    ACCEPTED,
+    DISPUTED,
+    REJECTED,
+    SHEET,
+    SKIPPED,
+    VERDICTS,
+    Marks,
+    NewMark,
+    Verdicts,
+)
+from prixlm.proposals.tables import read_manifest, table_path
 from prixlm.types import Array
 
-TABLES = {"proposals": "", "labels": "name ", "links": "link "}
-"""The tables that can be marked, and the prefix of their ids in a sheet."""
-_MARKS = ("accept", "reject", "open", "")
+_PREFIXES = {"facts": "", "labels": "name ", "links": "link "}
+"""The tables, and the prefix of their ids in a sheet."""
 _COLUMNS = [
     "mark", "id", "lang", "subject", "relation", "object", "confidence", "why", "stated in",
-    "runner-up", "check",
+    "runner-up", "instead", "was", "check",
 ]  # fmt: skip
+_WORDS = {ACCEPTED: "accept", REJECTED: "reject", SKIPPED: "skip", DISPUTED: "disputed"}
+"""How a sheet writes the state of a row."""
 _BATCH_ROWS = 1 << 14
-_PRIOR_DEVIATION = 0.5
-"""Standard deviation of the two parameters of the correction before any mark."""
 
 
 @dataclass(frozen=True)
@@ -59,29 +69,35 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
     if most is not None and most < 1:
         raise PrixError(f"--most {most}: expected 1 or more.")
     check_new_file(out)
-    words = {True: "accept", False: "reject", None: ""}
     number = 0
     with (
+        contextlib.closing(Marks.open(folder, read_only=True)) as marks,
         disk_errors(out),
         replacing(out) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         file.write("\t".join(_COLUMNS) + "\n")
-        for table, prefix in TABLES.items():
-            marks = read_marks(folder, table)
+        for table, prefix in _PREFIXES.items():
+            verdicts = marks.verdicts(table)
+            words = _words(verdicts)
             for row_number, row in enumerate(itertools.islice(_rows(folder, table), most)):
-                statement = _statement(row, table)
-                cells = [words[marks.get(row_number)], f"{prefix}{row_number}", *statement]
+                statement, was = _statement(row, table), words.get(row_number, "")
+                cells = ["" if was == "disputed" else was, f"{prefix}{row_number}", *statement]
                 cells += [f"{row['confidence']:.3f}", row.get("why", "")]
                 cells += [" ".join(row.get("origin", ())), row.get("runner_up") or ""]
+                replacement = verdicts.replacements.get(row_number)
+                cells += ["" if replacement is None else replacement.name, was]
                 cells.append(_as_letters(_checksum(statement)))
                 file.write("\t".join(map(_quote, cells)) + "\n")
                 number += 1
     return number
 
 
-def read_review(folder: Path | str, path: Path | str) -> ReviewCounts:
-    """Take over the marks of a sheet. If one line is wrong, no mark is taken."""
+def read_review(folder: Path | str, path: Path | str, reviewer: str = SHEET) -> ReviewCounts:
+    """Add the marks of a sheet that its reader changed. If one line is wrong, no mark is added.
+
+    reviewer: whose marks they are. `open` takes back a mark of this reviewer only.
+    """
     folder, path = Path(folder), Path(path)
     read_manifest(folder)
     # There may be millions of proposals: one number is kept of each.
@@ -89,26 +105,59 @@ def read_review(folder: Path | str, path: Path | str) -> ReviewCounts:
         table: np.fromiter(
             (_checksum(_statement(row, table)) for row in _rows(folder, table)), np.int64
         )
-        for table in TABLES
+        for table in _PREFIXES
     }
-    marks: dict[tuple[str, int], str] = {}
+    with contextlib.closing(Marks.open(folder)) as marks:
+        new_marks = _read_marks(folder, path, checksums, marks, reviewer)
+        marks.add(reviewer, new_marks)
+        verdicts = [marks.verdicts(table) for table in _PREFIXES]
+    accepted, rejected = (
+        sum(len(table.where(state)) for table in verdicts) for state in (ACCEPTED, REJECTED)
+    )
+    total = sum(map(len, checksums.values()))
+    return ReviewCounts(accepted, rejected, total - accepted - rejected)
+
+
+def _read_marks(
+    folder: Path, path: Path, checksums: dict[str, Array], marks: Marks, reviewer: str
+) -> list[NewMark]:
+    """Return the marks of a sheet that are neither what it showed nor the reviewer's last ones."""
+    shown = {table: _words(marks.verdicts(table)) for table in _PREFIXES}
+    own = {
+        (table, int(row)): verdict
+        for table in _PREFIXES
+        for verdict in VERDICTS
+        for row in marks.rows_of(reviewer, table, verdict)
+    }
+    found: dict[tuple[str, int], str] = {}
+    changed: list[NewMark] = []
     for line, row in _read_sheet(path):
         mark = (row.get("mark") or "").strip().casefold()
-        if mark not in _MARKS:
+        if mark not in (*VERDICTS, ""):
             raise PrixError(
-                f"{path} line {line}: mark {mark!r}, expected accept, reject, open or an empty "
+                f"{path} line {line}: mark {mark!r}, expected {', '.join(VERDICTS)} or an empty "
                 "cell."
             )
-        table, number = _check_line(row, checksums, folder, f"{path} line {line}")
-        if mark and marks.get((table, number), mark) != mark:
+        place = _check_line(row, checksums, folder, f"{path} line {line}")
+        if not mark:
+            continue
+        if found.setdefault(place, mark) != mark:
             raise PrixError(
                 f"{path} line {line}: proposal {row['id']} has two different marks; keep one."
             )
-        if mark:
-            marks[table, number] = mark
-    values = _add_marks(folder, marks)
-    total = sum(map(len, checksums.values()))
-    return ReviewCounts(values.count(True), values.count(False), total - len(values))
+        table, number = place
+        # A sheet of version 0.1 does not say what it showed: take what it would show now.
+        was = row["was"].strip().casefold() if "was" in row else shown[table].get(number)
+        if mark not in (was, own.get(place, "open")):
+            changed.append(NewMark(table, number, mark))
+            own[place] = mark
+    return changed
+
+
+def _words(verdicts: Verdicts) -> dict[int, str]:
+    """Return how a sheet shows the marked rows."""
+    pairs = zip(verdicts.rows.tolist(), verdicts.state.tolist(), strict=True)
+    return {row: _WORDS[state] for row, state in pairs}
 
 
 def _check_line(
@@ -134,12 +183,12 @@ def _check_line(
 
 def _parse_id(text: str) -> tuple[str, int]:
     """Return the table and row number of an id; -1 if it is not an id."""
-    # The proposals come last: their prefix is empty, so it would match any id.
-    for table, prefix in reversed(TABLES.items()):
+    # The facts come last: their prefix is empty, so it would match any id.
+    for table, prefix in reversed(_PREFIXES.items()):
         digits = text.removeprefix(prefix)
         if text.startswith(prefix) and digits.isascii() and digits.isdecimal():
             return table, int(digits)
-    return "proposals", -1
+    return "facts", -1
 
 
 def _statement(row: dict[str, Any], table: str) -> tuple[str, ...]:
@@ -153,7 +202,7 @@ def _statement(row: dict[str, Any], table: str) -> tuple[str, ...]:
 
 def _rows(folder: Path, table: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table, if the folder has it."""
-    path = folder / f"{table}.parquet"
+    path = table_path(folder, table)
     if path.is_file():
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH_ROWS):
@@ -210,76 +259,3 @@ def _checksum(names: Sequence[str]) -> int:
 def _as_letters(checksum: int) -> str:
     """Write a checksum in the letters a to p, so that a spreadsheet takes it for text."""
     return f"{checksum:016x}".translate(str.maketrans("0123456789abcdef", "abcdefghijklmnop"))
-
-
-def read_marks(folder: Path | str, table: str = "proposals") -> dict[int, bool]:
-    """Return the marks of a table by row number: True if accepted."""
-    path = Path(folder) / MARKS_FILE
-    if not path.exists():
-        return {}
-    try:
-        values = json.loads(path.read_text("utf-8"))
-        if not set(values) <= set(TABLES):
-            raise ValueError(f"tables {', '.join(values)}, expected {', '.join(TABLES)}")
-        return {int(number): bool(mark) for number, mark in values.get(table, {}).items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise PrixError(
-            f"{path} cannot be read ({error}): delete it and read the review again."
-        ) from None
-
-
-def _add_marks(folder: Path, new_marks: dict[tuple[str, int], str]) -> list[bool]:
-    """Add marks by table and row number to the stored ones; return the values of all marks."""
-    marks = {table: read_marks(folder, table) for table in TABLES}
-    for (table, number), mark in new_marks.items():
-        if mark == "open":
-            marks[table].pop(number, None)
-        else:
-            marks[table][number] = mark == "accept"
-    as_json = {
-        table: {str(number): values[number] for number in sorted(values)}
-        for table, values in marks.items()
-    }
-    write_atomically(folder / MARKS_FILE, json.dumps(as_json, indent=0) + "\n")
-    return [mark for values in marks.values() for mark in values.values()]
-
-
-def corrected_confidence(folder: Path | str, table: str = "proposals") -> Array:
-    """Return the confidence of every row of a table, corrected by its marks: (N,)."""
-    path = Path(folder) / f"{table}.parquet"
-    confidence = pq.read_table(path, columns=["confidence"])["confidence"].to_numpy()
-    return correct_confidence(confidence, read_marks(folder, table))
-
-
-def correct_confidence(confidence: Array, marks: dict[int, bool]) -> Array:
-    """Correct confidences by marks of some rows: Platt scaling with a prior.
-
-    The log-odds x become a x + b. Before any mark, log a and b have a normal prior around 0 with
-    deviation `_PRIOR_DEVIATION`; the marks move both to their most probable values. Without a
-    rejection nothing changes: reviewers accept the obvious ones first, and that says nothing about
-    the doubtful ones.
-
-    confidence: (N,). marks: by row number.
-    """
-    if all(marks.values()):
-        return confidence
-    from scipy.optimize import minimize
-
-    rows = np.array(sorted(marks))
-    sign = np.where([marks[row] for row in rows], 1.0, -1.0)
-    log_odds = _log_odds(confidence)
-    marked = log_odds[rows]
-
-    # Negative log-posterior of (log a, b): logistic loss of the marked rows, and the prior.
-    def loss(parameters: Array) -> float:
-        scaled = np.exp(parameters[0]) * marked + parameters[1]
-        prior = (parameters**2).sum() / (2 * _PRIOR_DEVIATION**2)
-        return float(np.logaddexp(0.0, -sign * scaled).sum() + prior)
-
-    log_scale, shift = minimize(loss, np.zeros(2), method="BFGS").x
-    return np.asarray(1 / (1 + np.exp(-(np.exp(log_scale) * log_odds + shift))))
-
-
-def _log_odds(confidence: Array) -> Array:
-    clipped = np.clip(confidence, 1e-4, 1 - 1e-4)
-    return np.asarray(np.log(clipped / (1 - clipped)))

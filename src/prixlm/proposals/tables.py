@@ -3,9 +3,11 @@
     PROPOSALS/proposals.parquet     facts (FACT_SCHEMA), by language, the most confident first
     PROPOSALS/labels.parquet        names for concepts that a language has no name for (--labels)
     PROPOSALS/links.parquet         links into another language (--encoder)
+    PROPOSALS/fusion/               the fitted confidence of facts, to ask more; see `asking`
+    PROPOSALS/answerable.json       the fitted probability that a guess has an answer at all
     PROPOSALS/manifest.json         written last: inputs, settings and counts
     PROPOSALS/timings.json          seconds; the only file that differs between two equal runs
-    PROPOSALS/marks.json            a reviewer's marks; see `review`
+    PROPOSALS/marks.db              reviewers' marks; see `marks`
 
 This module alone knows the layout. It needs no model library, so proposals can be reviewed and
 exported on a plain machine.
@@ -27,7 +29,16 @@ if TYPE_CHECKING:
     import duckdb
 
 FORMAT = "prixlm-proposals"
-MARKS_FILE = "marks.json"
+MARKS_FILE = "marks.db"
+OLD_MARKS_FILE = "marks.json"
+"""Marks of version 0.1, which `marks` imports."""
+TABLE_FILES = {"facts": "proposals.parquet", "labels": "labels.parquet", "links": "links.parquet"}
+"""The tables that can be marked, and their files."""
+TABLES = tuple(TABLE_FILES)
+FUSION_FOLDER, ANSWERABLE_FILE = "fusion", "answerable.json"
+"""What a run fitted: `asking` gives the same confidence with it."""
+GROUP_ROWS = 1 << 13
+"""Rows of a row group: a page reads single rows, and decodes the whole group of each."""
 _BATCH_ROWS = 1 << 16
 _MANIFEST, _TIMINGS = "manifest.json", "timings.json"
 
@@ -125,7 +136,7 @@ def join_parts(
         with pq.ParquetWriter(out, FACT_SCHEMA, compression="zstd") as writer:
             # DuckDB's batches vary in size, and the bytes of a Parquet file depend on them.
             for batch in rechunk(reader, _BATCH_ROWS):
-                writer.write_batch(batch.cast(FACT_SCHEMA))
+                writer.write_batch(batch.cast(FACT_SCHEMA), row_group_size=GROUP_ROWS)
         rows = db.execute("SELECT lang, why, count(*) FROM chosen GROUP BY ALL ORDER BY ALL")
         for lang, why, number in rows.fetchall():
             counts.setdefault(lang, {})[why] = number
@@ -146,6 +157,17 @@ def _create_chosen(
     if limit is not None:
         best = f"ORDER BY confidence DESC, lang, subject, relation, object LIMIT {limit}"
     db.execute(f"CREATE TABLE chosen AS SELECT * FROM {source} {best}")
+
+
+def write_table(folder: Path, table: str, rows: pa.Table) -> None:
+    """Write the rows of labels or links; `join_parts` writes the facts."""
+    path = table_path(folder, table)
+    pq.write_table(rows, path, compression="zstd", row_group_size=GROUP_ROWS)
+
+
+def table_path(folder: Path, table: str) -> Path:
+    """Return the file of a table, which a run without labels or links does not write."""
+    return folder / TABLE_FILES[table]
 
 
 def find_proposals(folder: Path) -> Path:

@@ -10,11 +10,16 @@ the probability would be far too high. There are two ways to have such scores: `
 aside, `cross_fit` scores every row by trees grown on the other folds and then grows the final trees
 on all rows.
 
-Saved with skops, which unlike pickle cannot run code when it is loaded.
+Saved with skops, which unlike pickle cannot run code when it is loaded. Equal models have equal
+bytes.
 
 Dimension letters: N rows (candidates), F features.
 """
 
+import io
+import json
+import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,8 +115,9 @@ class CalibratedTrees:
         """Write trees and probability as one skops file."""
         import skops.io
 
+        saved = skops.io.dumps({"trees": self.trees, "isotonic": self.isotonic})
         with replacing(path) as temporary:
-            skops.io.dump({"trees": self.trees, "isotonic": self.isotonic}, temporary)
+            temporary.write_bytes(_without_addresses(saved))
 
     @classmethod
     def load(cls, path: Path) -> "CalibratedTrees":
@@ -120,6 +126,38 @@ class CalibratedTrees:
 
         saved = skops.io.load(path, trusted=_TRUSTED)
         return cls(saved["trees"], saved["isotonic"])
+
+
+def _without_addresses(saved: bytes) -> bytes:
+    """Return a skops file that does not depend on the process and the time that wrote it.
+
+    skops numbers objects, and names the files of arrays, by their addresses in memory: here, by
+    the order in which the schema mentions them. The files are compressed, to a third.
+    """
+    source = zipfile.ZipFile(io.BytesIO(saved))
+    schema = json.loads(source.read("schema.json"))
+    numbers: dict[int, int] = {}
+    files: dict[str, str] = {}  # new names by old ones
+
+    def renumber(node: Any) -> None:
+        if isinstance(node, dict):
+            if "__id__" in node:
+                node["__id__"] = numbers.setdefault(node["__id__"], len(numbers))
+            if re.fullmatch(r"\d+\.npy", str(node.get("file"))):
+                node["file"] = files.setdefault(node["file"], f"{len(files)}.npy")
+        for child in node.values() if isinstance(node, dict) else node:
+            if isinstance(child, dict | list):
+                renumber(child)
+
+    renumber(schema)
+    contents = {new: source.read(old) for old, new in files.items()}
+    assert len(contents) == len(source.namelist()) - 1, "every file is an array of the schema"
+    contents["schema.json"] = json.dumps(schema).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, content in contents.items():
+            out.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # dated 1980
+    return buffer.getvalue()
 
 
 def _grow_trees(features: Array, labels: Array, config: TreeConfig) -> Any:

@@ -34,7 +34,9 @@ from prixlm.rankers.features import CandidateFinder, Candidates, View
 from prixlm.rankers.heldout import Questions, read_facts
 from prixlm.types import Array, Progress
 
-_TREES, _SETTINGS = "fusion.skops", "fusion.json"
+_TREES, _SETTINGS, _SECONDS = "fusion.skops", "fusion.json", "seconds.json"
+FITTED_FILES = (_TREES, _SETTINGS)
+"""All that `load` needs: the same bytes whenever they are fitted on the same facts."""
 _RECORD_FOLDS = 10
 """Folds of the valid facts: the record that describes a question is counted in the other folds."""
 _MANY = 4000
@@ -225,7 +227,7 @@ class Fusion(PairRanker):
         return self.model.calibrate(scores)
 
     def save(self, folder: Path | str) -> None:
-        """Write the trees (skops, no pickle) and the settings (JSON) to a folder."""
+        """Write the trees (skops, no pickle), the settings and the seconds (JSON) to a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.model.save(folder / _TREES)
@@ -233,15 +235,18 @@ class Fusion(PairRanker):
             "kb": self.kb.fingerprint(),
             "rankers": [ranker.name for ranker in self.rankers],
             "config": asdict(self.config),
-            "seconds": self.seconds,
             "record": {"facts": self.record.facts.tolist(), "right": self.record.right.tolist()},
         }
         write_atomically(folder / _SETTINGS, json.dumps(settings, indent=1) + "\n")
+        write_atomically(folder / _SECONDS, json.dumps(self.seconds) + "\n")
 
     @classmethod
     def load(cls, kb: KB, rankers: Sequence[Ranker], folder: Path | str) -> "Fusion":
-        """Read what `save` wrote, for the same rankers of the same KB."""
-        path = Path(folder) / _SETTINGS
+        """Read what `save` wrote, for the same rankers of the same KB.
+
+        Without the file of the seconds, fitting counts as 0 seconds.
+        """
+        path, seconds = Path(folder) / _SETTINGS, Path(folder) / _SECONDS
         try:
             settings = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
@@ -260,7 +265,7 @@ class Fusion(PairRanker):
             config,
             CalibratedTrees.load(Path(folder) / _TREES),
             Record(np.array(counts["facts"]), np.array(counts["right"])),
-            settings["seconds"],
+            json.loads(seconds.read_text("utf-8")) if seconds.is_file() else 0.0,
         )
 
 

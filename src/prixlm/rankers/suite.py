@@ -41,6 +41,8 @@ UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {**LINKS, **RUL
 """All rankers that need no training, in the order of the rows of the link-prediction table."""
 FUSED = ("pairs", "lookup", "paths", "similar")
 """Those that take part in a fusion, in the order of its features. The others are references."""
+MODEL_NAME, GRAPH_NAME = "Prix-LM", "graph"
+"""Names of the trained rankers that `load_suite` makes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +114,11 @@ def load_suite(
         completer = Completer(model, kb, progress)
         # A model that has learnt the valid facts would have a confidence that is far too high.
         completer.model.settings.lineage.check_unseen_facts(kb, "the model", split)
-        model_ranker = ModelRanker(completer, search="beam", name="Prix-LM")
+        model_ranker = ModelRanker(completer, search="beam", name=MODEL_NAME)
         identity.append(completer.identity())
     if graph is not None:
         embedding = load_graph(graph, kb, split)
-        graph_ranker = GraphRanker(kb, embedding, name="graph")
+        graph_ranker = GraphRanker(kb, embedding, name=GRAPH_NAME)
         # Training changes all weights, so nodes and biases identify an embedding.
         weights = (embedding.node, embedding.bias)
         content = b"".join(part.detach().numpy().tobytes() for part in weights)

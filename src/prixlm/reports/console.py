@@ -242,6 +242,7 @@ def print_next_steps(console: Console, work: Path, format: str = "nq") -> None:
     lines = (
         f"Open {page}",
         "Next:",
+        f"  prixlm serve {folder}",
         f"  prixlm review {folder} --to review.tsv",
         f"  prixlm export {folder} --format {format} --to facts.{suffix} --min-confidence 0.8"
         + (" --reference S854:URL" if format == "quickstatements" else ""),

@@ -1,0 +1,66 @@
+"""The work folder of `prixlm enrich`: its state file, and the KB that its proposals are for.
+
+    WORK/work.json      source, plan, what was made, which folder is the KB
+    WORK/proposals/     see `tables`
+
+`enrichment.job` writes it. Reading it needs no model library.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from prixlm.errors import PrixError
+from prixlm.kb.store import KB
+
+FORMAT = "prixlm-work"
+STATE_FILE = "work.json"
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """Return the state of a work folder; None if it is not one. Refuse a damaged state."""
+    try:
+        values = json.loads((folder / STATE_FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        return None
+    source = values.get("source")
+    is_whole = isinstance(source, dict) and (
+        isinstance(source.get("kb"), str) or {"format", "files", "langs"} <= source.keys()
+    )
+    if values.get("version") != 1 or not is_whole:
+        raise PrixError(
+            f"{folder / STATE_FILE} is damaged, or was written by another version of prixlm. Name "
+            "another folder."
+        )
+    return values
+
+
+def work_kb(folder: Path | str) -> KB:
+    """Return the KB that a finished work folder has proposals for."""
+    state = read_state(Path(folder))
+    if state is None or not isinstance(state.get("kb"), str):
+        raise PrixError(f"{folder} is not a work folder of `prixlm enrich`: name its KB with --kb.")
+    return KB(Path(folder) / state["kb"])
+
+
+def work_folders(work: Path) -> dict[str, Path]:
+    """Return what a work folder's proposals come from: kb, split, model, graph and encoder.
+
+    Those that it does not have are left out; all are if this is not a work folder.
+    """
+    state = read_state(work)
+    if state is None:
+        return {}
+    given = (state.get("proposed") or {}).get("given") or {}
+    made = state.get("made") or []
+    names = {
+        "kb": state.get("kb"),
+        "split": state.get("split"),
+        "model": "model" if "model" in made else given.get("model"),
+        # Questions are asked with the embedding of everything that is known.
+        "graph": "graph-all" if "graph-all" in made else given.get("graph"),
+        "encoder": "encoder" if "encoder" in made else given.get("encoder"),
+    }
+    return {key: work / name for key, name in names.items() if isinstance(name, str)}

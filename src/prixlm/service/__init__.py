@@ -1,0 +1,1 @@
+"""The server: pages, a JSON API, a reconciliation service and MCP over one work folder."""
