@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prixlm import languages
 from prixlm.errors import PrixError
 from prixlm.languages import normalise, parse_languages, script_of_language, script_of_text
 
@@ -49,3 +50,12 @@ def test_a_language_code_is_one_that_stays_or_none(code: str) -> None:
 def test_no_language_at_all_is_an_error() -> None:
     with pytest.raises(PrixError, match="no language given"):
         parse_languages([])
+
+
+def test_a_code_that_no_language_can_have_is_unknown_and_not_kept() -> None:
+    assert normalise("en-" + "x" * 10_000) is None
+    kept = languages._normalise.cache_info()
+    assert kept.maxsize is not None and kept.currsize <= kept.maxsize
+    before = languages._normalise.cache_info().currsize
+    assert normalise("e" * 36) is None
+    assert languages._normalise.cache_info().currsize == before

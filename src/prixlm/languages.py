@@ -35,6 +35,8 @@ _OWN = {
     "sr-el": "sr", "sr-ec": "sr",
 }
 # fmt: on
+_LONGEST_CODE = 35
+"""Characters of a code: the length that BCP 47 recommends to allow for (RFC 5646, 4.4.1)."""
 _NO_LANGUAGE = {None, "mul", "und", "zxx", "mis"}
 
 # The first word of a letter's Unicode name, and the script that it stands for.
@@ -48,9 +50,14 @@ _LETTERS = {
 # fmt: on
 
 
-@functools.cache
 def normalise(code: str) -> str | None:
     """Return the KB's code of the language that a source calls `code`; None if it is unknown."""
+    # Codes come from dumps and from clients of the server: what is kept of them is bounded.
+    return _normalise(code) if len(code) <= _LONGEST_CODE else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _normalise(code: str) -> str | None:
     # Own codes first: the registry knows `als`, but as another language than Wikimedia does.
     code = code.strip().lower().replace("_", "-")
     if code in _OWN:
