@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from prixlm.proposals.facets import FacetCount
 from prixlm.proposals.marks import Marks, NewMark
-from prixlm.proposals.queue import FacetCount, Place, Queue, Selection
+from prixlm.proposals.queue import Place, Queue, Selection
 from prixlm.proposals.tables import FACT_SCHEMA, FORMAT, GROUP_ROWS, LABEL_SCHEMA
 
 LANGS = ["el", "et", "ja", "te", "yo"]

@@ -12,10 +12,9 @@ import pytest
 
 from prixlm import PrixError
 from prixlm.proposals.confidence import Correction, log_odds
+from prixlm.proposals.facets import BANDS, FacetCount
 from prixlm.proposals.marks import STATES, TABLES, VERDICTS, Marks, NewMark
 from prixlm.proposals.queue import (
-    BANDS,
-    FacetCount,
     Place,
     Queue,
     Selection,

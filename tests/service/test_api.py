@@ -143,7 +143,7 @@ NUM_EXAMPLES = 60 if os.environ.get("PRIXLM_TEST_FULL") else 6
 
 def test_schemathesis_finds_no_answer_outside_the_description(bench: Workbench) -> None:
     """Made-up requests to every endpoint: no failure, and answers as they are described."""
-    bench.link(["Cairo"])  # fits the matcher, which may take longer than a request should
+    bench.questions.link(["Cairo"])  # fits the matcher, which may take longer than a request should
     host = {"Host": "127.0.0.1"}
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", create_app(bench), headers=host)
     operations = [found.ok() for found in schema.include(path_regex="^/api").get_all_operations()]

@@ -1,6 +1,5 @@
 """The workbench: search, pages, counts and questions, and folders that change under it."""
 
-import json
 import os
 import shutil
 import threading
@@ -9,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from prixlm import KB, PrixError, import_kb
-from prixlm.kb.coverage import count_coverage
+from prixlm import KB, import_kb
 from prixlm.service import workbench as module
-from prixlm.service.concepts import NotFound
+from prixlm.service.answering.concepts import NotFound
 from prixlm.service.opened import Folders
 from prixlm.service.schemas import ExportRequest, Filter, MarkRequest
 from prixlm.service.workbench import Unavailable, Workbench
@@ -73,52 +71,6 @@ def test_relations_are_suggested_by_a_part_of_their_name(bench: Workbench) -> No
 
     assert suggest("CAP") == ["capital of"] and suggest("in") == ["located in"]
     assert suggest("") == ["capital of", "located in"] and suggest("zzz") == []
-
-
-def test_the_overview_counts_what_is_stated_missing_and_proposed(
-    bench: Workbench, served_kb: KB
-) -> None:
-    overview = bench.overview(["en"])
-    facts = count_coverage(served_kb)
-    for row in overview.rows:
-        number = served_kb.relation_keys().index(row.relation.key)
-        for lang, cell in zip(overview.langs, row.cells, strict=True):
-            assert cell.stated == facts.stated[lang, number]
-            assert cell.missing == facts.statable[lang, number] - facts.stated[lang, number]
-    proposed = {
-        (row.relation.name.text, lang): cell.proposed
-        for row in overview.rows
-        for lang, cell in zip(overview.langs, row.cells, strict=True)
-    }
-    assert proposed["capital of", "fi"] == 1 and proposed["located in", "en"] == 41
-    assert overview.counts["proposals"] == 48 == overview.counts["open"]
-    assert overview.names["te"] == "Telugu" and overview.num_relations == 2
-    [trial] = overview.trials
-    assert (trial.lang, trial.facts, trial.error) == ("fi", 100, 0.03)
-    assert trial.levels == [
-        {"confidence": 0.5, "precision": 0.8, "recall": 0.7},
-        {"confidence": 0.95, "recall": 0.0},
-    ]
-
-
-def test_the_counts_of_the_overview_are_kept_on_disk(
-    bench: Workbench, folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = bench.overview()
-    monkeypatch.setattr(module, "count_coverage", lambda _kb: pytest.fail("counted again"))
-    assert Workbench(folders).overview() == first
-    path = bench.opened.lookup.folder / "coverage.json"
-    path.write_text("{", "utf-8")
-    monkeypatch.undo()
-    assert Workbench(folders).overview() == first  # a damaged file is made again
-    json.loads(path.read_text("utf-8"))
-
-
-def test_the_overview_shows_the_largest_relations_or_all(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "NUM_RELATIONS", 1)
-    assert len(bench.overview().rows) == 1 and len(bench.overview(show_all=True).rows) == 2
 
 
 @pytest.mark.parametrize(
@@ -230,102 +182,6 @@ def test_who_asks_while_a_folder_is_opened_waits_or_is_told_to_come_back(
     ends.set()
     thread.join()
     assert bench.status().languages
-
-
-def test_facts_are_completed_with_all_evidence(countries: Path) -> None:
-    bench = Workbench(Folders(work=countries))
-    page = bench.proposals(Filter(table="facts", state="all"), limit=200)
-    for proposal in page.proposals[:5]:
-        assert proposal.relation is not None
-        answer = bench.complete(proposal.relation.key, proposal.lang, proposal.subject.id)
-        assert answer.by == "evidence" and answer.subject.lang == proposal.lang
-        found = {one.entity.id: one for one in answer.answers}
-        assert found[str(proposal.value_id)].confidence == pytest.approx(
-            proposal.confidence, abs=1e-6
-        )
-        ranks = [one.rank for one in found[str(proposal.value_id)].evidence]
-        assert any(rank is not None for rank in ranks)
-    bench.close()
-
-
-def test_what_the_language_states_already_is_listed_apart(countries: Path) -> None:
-    bench = Workbench(Folders(work=countries))
-    lookup = bench.lookup
-    relation = lookup.find_relation("capital")
-    assert relation is not None
-    subject = next(
-        entity
-        for entity in bench.kb.entity_range("fi")
-        if relation in lookup.facts_of([entity]).relation
-    )
-    answer = bench.complete("capital", "fi", bench.id_of(int(lookup.concept[subject])))
-    facts = lookup.facts_of([subject])
-    stated = {bench.id_of(int(lookup.concept[o])) for o in facts.object[facts.relation == relation]}
-    assert {one.id for one in answer.already} == stated
-    assert stated.isdisjoint(one.entity.id for one in answer.answers)
-    bench.close()
-
-
-def test_a_proposal_shows_all_evidence_and_its_rivals_once_they_are_loaded(
-    countries: Path,
-) -> None:
-    bench = Workbench(Folders(work=countries))
-    [proposal] = bench.proposals(Filter(table="facts", state="all"), limit=1).proposals
-    before = bench.proposal(proposal.id, Filter())
-    bench.warm_up()
-    after = bench.proposal(proposal.id, Filter())
-    assert len(after.evidence) > len(before.evidence)
-    rivals = [one.entity.id for one in after.alternatives]
-    assert rivals and proposal.value_id not in rivals
-    confidences = [one.confidence or 0.0 for one in after.alternatives]
-    assert confidences == sorted(confidences, reverse=True)
-    bench.close()
-
-
-def test_what_cannot_be_completed_is_refused_with_a_reason(bench: Workbench) -> None:
-    with pytest.raises(NotFound, match="no relation 'nothing'"):
-        bench.complete("nothing", "en", "en:Helsinki")
-    with pytest.raises(NotFound, match="has no name in Telugu"):
-        bench.complete("capital of", "te", "en:Helsinki")
-    with pytest.raises(PrixError, match="the subject is missing"):
-        bench.complete("capital of", "en", None, "  ")
-    with pytest.raises(NotFound, match="nothing to complete facts with"):
-        bench.complete("capital of", "en", "en:Helsinki")
-    with pytest.raises(NotFound, match="'Turku' is not a name in English"):
-        bench.complete("capital of", "en", None, "Turku")
-
-
-def test_a_name_is_translated_along_links(bench: Workbench) -> None:
-    [answer] = bench.translate("Cairo", "en", "ar").answers
-    assert answer.entity.name.text == "القاهرة" and answer.score == 1.0
-    assert bench.translate("Europe", "en", "ar").answers == []
-    with pytest.raises(NotFound):
-        bench.translate("Cairo", "en", "xx")
-
-
-def test_a_model_completes_and_translates_new_names(shared_toy: KB, toy_model: Path) -> None:
-    bench = Workbench(Folders(kb=shared_toy.folder, model=toy_model))
-    assert bench.status().offered.model
-    answer = bench.complete("capital", "en", None, "France", limit=3)
-    assert answer.by == "model" and len(answer.answers) == 3
-    assert answer.answers[0].entity.name.text == "Paris" and answer.answers[0].confidence is None
-    assert answer.answers[0].stated_in == ["en"]
-    new = bench.complete("capital", "en", None, "Atlantis", limit=2)
-    assert len(new.answers) == 2 and new.answers[0].stated_in == []
-    found = bench.translate("Finland", "en", "fi", limit=2).answers
-    assert found[0].entity.name.text == "Suomi" and found[0].score == 1.0
-    assert 0 <= found[1].score <= 1
-    with pytest.raises(PrixError):
-        bench.complete("capital", "en", None, "x" * 900)  # longer than the model reads
-    bench.close()
-
-
-def test_mentions_are_linked_with_a_calibrated_score(bench: Workbench) -> None:
-    answers = bench.link(["Helsinki", "القاهرة", "qqqq"], limit=3)
-    assert [answer.mention for answer in answers] == ["Helsinki", "القاهرة", "qqqq"]
-    assert answers[0].candidates[0].entity.id == "en:Helsinki"
-    assert answers[1].candidates[0].entity.id == "en:Cairo"
-    assert all(0 <= one.score <= 100 for answer in answers for one in answer.candidates)
 
 
 def test_files_of_an_export_do_not_outlive_the_server(bench: Workbench) -> None:

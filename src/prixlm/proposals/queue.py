@@ -15,7 +15,6 @@ The arrays take 50 bytes a proposal; a process that loads them grows by about 16
 N: proposals of all tables.
 """
 
-import itertools
 import re
 import threading
 from collections import OrderedDict
@@ -30,12 +29,11 @@ from prixlm.arrays import rank_in_group
 from prixlm.errors import PrixError
 from prixlm.proposals.columns import RowReader, read_columns
 from prixlm.proposals.confidence import Correction, fit_correction
+from prixlm.proposals.facets import BANDS, Cube, Facets, count_from, equals
 from prixlm.proposals.marks import SKIPPED, STATES, TABLES, UNMARKED, Marks, Verdicts
 from prixlm.proposals.tables import table_path
 from prixlm.types import Array
 
-BANDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-"""Edges of the confidence bands of `facets`; the last band includes 1."""
 ORDERS = ("certain", "informative")
 
 _PARSE_ID = re.compile(r"(fact|label|link)-(0|[1-9][0-9]{0,17})").fullmatch
@@ -43,7 +41,6 @@ _CACHED_ANSWERS, _CACHED_ORDERS = 8, 2
 _CHUNK = 1 << 16
 
 _Made = TypeVar("_Made")
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,30 +88,6 @@ class Places:
     def head(self, number: int, start: int = 0) -> list[Place]:
         """Return some of the places, from `start` on."""
         return [self[place] for place in range(start, min(start + number, len(self)))]
-
-
-@dataclass(frozen=True)
-class FacetCount:
-    """Number of proposals, and the mean confidence: the share that is expected to be right."""
-
-    count: int
-    expected_precision: float
-
-
-_NONE = FacetCount(0, 0.0)
-
-
-@dataclass(frozen=True)
-class Facets:
-    """Counts by value. Each facet ignores its own filter; values without proposals are left out."""
-
-    total: FacetCount
-    langs: dict[str, FacetCount]
-    relations: dict[int, FacetCount]  # of facts
-    kinds: dict[str, FacetCount]
-    confidence: dict[tuple[float, float], FacetCount]  # by lower and upper edge
-    states: dict[str, FacetCount]
-    tables: dict[str, FacetCount]
 
 
 def format_id(table: str, row: int) -> str:
@@ -288,66 +261,26 @@ class Queue:
             return self._cached(("facets", selection), lambda: self._facets(selection))
 
     def _facets(self, selection: Selection) -> Facets:
-        cube = self._cube(selection)
-        low, high = selection.min_confidence, selection.max_confidence
-        in_cell = {
-            "table": _equals(self._columns.cells[:, 0], _index(TABLES, selection.table)),
-            "lang": _equals(self._columns.cells[:, 1], _index(self._columns.langs, selection.lang)),
-            "relation": _equals(self._columns.cells[:, 2], selection.relation),
-            "kind": _equals(self._columns.cells[:, 3], _index(self._columns.kinds, selection.kind)),
+        wanted = {
+            "table": _index(TABLES, selection.table),
+            "lang": _index(self._columns.langs, selection.lang),
+            "relation": selection.relation,
+            "kind": _index(self._columns.kinds, selection.kind),
         }
-        states = _equals(np.arange(len(STATES)), _index(STATES, _filtered(selection.state)))
-        bands = (cube.edges[:-1] >= low) & (cube.edges[1:] <= high)
+        state = None if selection.state == "all" else STATES.index(selection.state)
+        low, high = selection.min_confidence, selection.max_confidence
+        return self._cube(selection).facets(self._columns, wanted, state, low, high)
 
-        def by_cell(
-            ignored: str, column: int, values: Sequence[_Value]
-        ) -> dict[_Value, FacetCount]:
-            passes = [kept for name, kept in in_cell.items() if name != ignored]
-            kept = np.logical_and.reduce(passes)
-            sums = cube.sums[:, kept][:, :, states][..., bands].sum((2, 3))
-            return _count_values(self._columns.cells[kept, column], sums, values)
-
-        cells = np.logical_and.reduce(list(in_cell.values()))
-        by_state = cube.sums[:, cells][..., bands].sum((1, 3))
-        by_band = cube.sums[:, cells][:, :, states].sum((1, 2))
-        # A band that the filter cuts has several parts.
-        band_of = np.searchsorted(BANDS, cube.edges[:-1], side="right") - 1
-        return Facets(
-            _count_values(np.zeros(len(STATES), int), by_state * states, [""]).get("", _NONE),
-            langs=by_cell("lang", 1, self._columns.langs),
-            relations=by_cell(
-                "relation", 2, range(int(self._columns.relation.max(initial=-1)) + 1)
-            ),
-            kinds=by_cell("kind", 3, self._columns.kinds),
-            confidence=_count_values(band_of, by_band, list(itertools.pairwise(BANDS))),
-            states=_count_values(np.arange(len(STATES)), by_state, STATES),
-            tables=by_cell("table", 0, TABLES),
-        )
-
-    def _cube(self, selection: Selection) -> "_Cube":
-        """Count the rows about a selection's subject by cell, state and band, in one pass.
-
-        All facets are sums over the cube, whatever the other filters are.
-        """
+    def _cube(self, selection: Selection) -> Cube:
+        """Count the rows about a selection's subject."""
         low, high = selection.min_confidence, selection.max_confidence
         edges = tuple(sorted({*BANDS, min(1.0, max(0.0, low)), min(1.0, max(0.0, high))}))
         about = selection.subject, selection.concepts
 
-        def make() -> _Cube:
-            shape = (len(self._columns.cells), len(STATES), len(edges) - 1)
-            code = self._columns.cell * np.int32(shape[1] * shape[2])
-            code += self._state_for(selection.reviewer) * np.int8(shape[2])
-            for table in self._columns.slices.values():
-                # A table is sorted, so that each band is a slice of it.
-                for edge in edges[1:-1]:
-                    code[table][: _count_from(self._confidence[table], edge)] += 1
-            confidence = self._confidence
-            if about != (None, None):
-                kept = self._is_about(selection)
-                code, confidence = code[kept], confidence[kept]
-            size = int(np.prod(shape))
-            counts = np.bincount(code, minlength=size), np.bincount(code, confidence, size)
-            return _Cube(np.array(edges), np.stack(counts).reshape(2, *shape))
+        def make() -> Cube:
+            kept = None if about == (None, None) else self._is_about(selection)
+            state = self._state_for(selection.reviewer)
+            return Cube.count(self._columns, state, self._confidence, edges, kept)
 
         return self._cached(("cube", edges, about, selection.reviewer), make)
 
@@ -368,13 +301,13 @@ class Queue:
         if selection.table is not None:
             conditions["table"] = self._columns.table == TABLES.index(selection.table)
         if selection.lang is not None:
-            conditions["lang"] = _equals(
+            conditions["lang"] = equals(
                 self._columns.lang, _index(self._columns.langs, selection.lang)
             )
         if selection.relation is not None:
-            conditions["relation"] = _equals(self._columns.relation, selection.relation)
+            conditions["relation"] = equals(self._columns.relation, selection.relation)
         if selection.kind is not None:
-            conditions["kind"] = _equals(
+            conditions["kind"] = equals(
                 self._columns.kind, _index(self._columns.kinds, selection.kind)
             )
         if selection.state != "all":
@@ -392,8 +325,8 @@ class Queue:
         found = np.zeros(len(self._columns.row), bool)
         for part in self._columns.slices.values():
             confidence = self._confidence[part]
-            first = _count_from(confidence, high) if high < 1 else 0
-            found[part][first : _count_from(confidence, low)] = True
+            first = count_from(confidence, high) if high < 1 else 0
+            found[part][first : count_from(confidence, low)] = True
         return found
 
     def _is_about(self, selection: Selection) -> Array:
@@ -528,32 +461,6 @@ class Queue:
         return Places(self._columns.table[places], self._columns.row[places].astype(np.int64))
 
 
-@dataclass(frozen=True)
-class _Cube:
-    """Rows by cell, state and confidence: what all facets are sums of."""
-
-    edges: Array  # (E,) edges of the confidence bands
-    sums: Array  # (2, cells, states, E - 1) number of rows, and sum of confidences
-
-
-def _count_from(falling: Array, edge: float) -> int:
-    """Return how many values of a falling array are `edge` or more."""
-    return int(len(falling) - np.searchsorted(falling[::-1], edge, side="left"))
-
-
-def _count_values(codes: Array, sums: Array, values: Sequence[_Value]) -> dict[_Value, FacetCount]:
-    """Count how often each value occurs, with its mean confidence.
-
-    codes: (K,) number of a value, or -1. sums: (2, K) number of rows, and sum of confidences.
-    """
-    # Shifted by 1, since `bincount` takes no negative numbers.
-    counts, confidence = (np.bincount(codes + 1, one, len(values) + 1)[1:] for one in sums)
-    return {
-        values[number]: FacetCount(int(counts[number]), float(confidence[number] / counts[number]))
-        for number in np.flatnonzero(counts).tolist()
-    }
-
-
 def _check_order(order: str) -> None:
     if order not in ORDERS:
         raise PrixError(f"order {order!r}: expected {' or '.join(ORDERS)}.")
@@ -573,17 +480,6 @@ def _first_passing(passes: Array, places: Array) -> int | None:
         if found:
             return int(chunk[found[0]])
     return None
-
-
-def _equals(column: Array, wanted: int | None) -> Array:
-    """Return which values equal the wanted one; all if it is None, none if it is negative."""
-    if wanted is None:
-        return np.ones(len(column), bool)
-    return np.asarray(column == wanted) if wanted >= 0 else np.zeros(len(column), bool)
-
-
-def _filtered(state: str) -> str | None:
-    return None if state == "all" else state
 
 
 def _stable_order(values: Array) -> Array:

@@ -118,6 +118,7 @@ class LinkRequest(schemas.Model):
 def make_router(bench: Workbench) -> APIRouter:
     """Return the routes of `/api` over a workbench."""
     router = APIRouter(prefix="/api", responses=_ERRORS)
+    _add_kb(router, bench)
     _add_questions(router, bench)
     _add_queue(router, bench)
     _add_marks(router, bench)
@@ -152,8 +153,8 @@ def _langs(bench: Workbench, request: Request, ui: str | None) -> list[str]:
     return bench.reader_langs(ui, request.headers.get("accept-language", ""))
 
 
-def _add_questions(router: APIRouter, bench: Workbench) -> None:
-    """Add what asks the KB and the models."""
+def _add_kb(router: APIRouter, bench: Workbench) -> None:
+    """Add what reads the KB."""
 
     @router.get(
         "/status", summary="What this server offers", responses=_shows(schemas.StatusAnswer)
@@ -187,7 +188,7 @@ def _add_questions(router: APIRouter, bench: Workbench) -> None:
     def entity(
         request: Request, id: _Id, lang: _Lang = None, ui: _Ui = None
     ) -> schemas.EntityAnswer:
-        bench.check_lang(lang or None)
+        bench.opened.concepts.check_lang(lang or None)
         return bench.entity(id, _langs(bench, request, lang or ui))
 
     @router.get("/gaps", summary="Relations of an entity that a language lacks")
@@ -202,8 +203,12 @@ def _add_questions(router: APIRouter, bench: Workbench) -> None:
         limit: _Limit = 20,
         ui: _Ui = None,
     ) -> schemas.RelationsAnswer:
-        bench.check_lang(lang or None)
+        bench.opened.concepts.check_lang(lang or None)
         return bench.relations(q, _langs(bench, request, lang or ui), limit)
+
+
+def _add_questions(router: APIRouter, bench: Workbench) -> None:
+    """Add what asks the models."""
 
     @router.get(
         "/complete",
@@ -227,7 +232,9 @@ def _add_questions(router: APIRouter, bench: Workbench) -> None:
         ui: _Ui = None,
     ) -> schemas.CompletionAnswer:
         langs = _langs(bench, request, ui)
-        return bench.complete(relation, lang or None, subject or None, name or None, limit, langs)
+        return bench.questions.complete(
+            relation, lang or None, subject or None, name or None, limit, langs
+        )
 
     @router.get(
         "/translate",
@@ -240,7 +247,7 @@ def _add_questions(router: APIRouter, bench: Workbench) -> None:
         to: Annotated[str, Query(max_length=40, examples=["es"])],
         limit: Annotated[int, Query(ge=1, le=50)] = 10,
     ) -> schemas.TranslationAnswer:
-        return bench.translate(name, from_, to, limit)
+        return bench.questions.translate(name, from_, to, limit)
 
     @router.get(
         "/link", summary="Entities that a mention may mean", responses=_shows(schemas.LinkAnswer)
@@ -253,12 +260,12 @@ def _add_questions(router: APIRouter, bench: Workbench) -> None:
         ui: _Ui = None,
     ) -> schemas.LinkAnswer:
         langs = _langs(bench, request, ui)
-        return bench.link([mention], lang or None, limit, langs)[0]
+        return bench.questions.link([mention], lang or None, limit, langs)[0]
 
     @router.post("/link", summary="The same for many mentions", **_writes())
     def link_many(request: Request, body: LinkRequest, ui: _Ui = None) -> list[schemas.LinkAnswer]:
         langs = _langs(bench, request, ui)
-        return bench.link(body.mentions, body.lang or None, body.limit, langs)
+        return bench.questions.link(body.mentions, body.lang or None, body.limit, langs)
 
 
 def _add_queue(router: APIRouter, bench: Workbench) -> None:

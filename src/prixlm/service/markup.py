@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from babel import Locale, UnknownLocaleError
 from markupsafe import Markup, escape
@@ -125,3 +126,10 @@ def curve_dots(curve: Sequence[ReliabilityPoint]) -> list[Dot]:
         )
         for point in sorted(curve, key=lambda point: point.confidence)
     ]
+
+
+def key_tail(key: str) -> str:
+    """Return the part of an address that tells entities apart; other keys as they are."""
+    scheme, _, rest = key.partition("://")
+    tail = rest.rstrip("/").rpartition("/")[2] if scheme in ("http", "https") else key
+    return shorten(unquote(tail) or key, 48)

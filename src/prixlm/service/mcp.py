@@ -77,14 +77,16 @@ def _make_tools(bench: Workbench) -> list[Callable[..., Any]]:
         relation: its key or its name. lang: language of the answers.
         """
         with answering() as langs:
-            return bench.complete(relation, lang, subject=subject, limit=limit, langs=langs)
+            return bench.questions.complete(
+                relation, lang, subject=subject, limit=limit, langs=langs
+            )
 
     def translate(
         name: Text, source: Lang, to: Lang, limit: Limit = 5
     ) -> schemas.TranslationAnswer:
         """Return what a name is called in another language."""
         with answering():
-            return bench.translate(name, source, to, limit)
+            return bench.questions.translate(name, source, to, limit)
 
     def link(
         mentions: Annotated[list[Text], Field(min_length=1, max_length=_MAX_MENTIONS)],
@@ -96,7 +98,7 @@ def _make_tools(bench: Workbench) -> list[Callable[..., Any]]:
         A score of 95 is right 95 times of 100. lang: only entities with a name in it.
         """
         with answering() as langs:
-            return bench.link(mentions, lang, limit, langs)
+            return bench.questions.link(mentions, lang, limit, langs)
 
     def gaps(id: Id, lang: Lang | None = None) -> schemas.GapsAnswer:
         """Return what languages lack of an entity: names, and facts that others state or propose.

@@ -21,9 +21,9 @@ from prixlm.kb.lookup import Lookup, build_lookup
 from prixlm.kb.store import KB
 from prixlm.proposals.tables import FUSION_FOLDER, find_proposals, read_manifest
 from prixlm.proposals.work import STATE_FILE, work_folders, work_kb
+from prixlm.service.answering.concepts import Concepts
+from prixlm.service.answering.reviewing import Review
 from prixlm.service.batching import Batcher
-from prixlm.service.concepts import Concepts
-from prixlm.service.reviewing import Review
 from prixlm.types import Answer, Progress, Query
 
 if TYPE_CHECKING:  # these bring torch, which a server without a model does not need

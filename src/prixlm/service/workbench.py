@@ -9,51 +9,41 @@ that changes on disk is noticed within a second and opened again. Models are loa
 first asked.
 """
 
-import json
 import logging
-import math
 import shutil
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from prixlm.entities.names import NameIndex
 from prixlm.errors import PrixError
-from prixlm.files import quote_path, write_atomically
-from prixlm.kb.coverage import Coverage, count_coverage
 from prixlm.kb.lookup import Lookup
 from prixlm.kb.store import KB
 from prixlm.languages import normalise
-from prixlm.proposals.tables import table_path
-from prixlm.reports.console import language_name
 from prixlm.service import schemas
-from prixlm.service.concepts import NOTHING_PROPOSED, NotFound
+from prixlm.service.answering.concepts import NOTHING_PROPOSED, NotFound
+from prixlm.service.answering.overview import describe_overview, read_coverage
+from prixlm.service.answering.questions import Questions
+from prixlm.service.answering.reviewing import Review
 from prixlm.service.opened import Folders as Folders
 from prixlm.service.opened import Opened, stamp
-from prixlm.service.reviewing import AskedRow, Review, describe_evidence
 from prixlm.service.schemas import Filter, MarkRequest, Order
-from prixlm.types import Answer, Progress, Query
+from prixlm.types import Progress
 
 if TYPE_CHECKING:  # these bring torch, which a server without a model does not need
-    from prixlm.enrichment import asking
     from prixlm.entities.matching import Matcher
 
 logger = logging.getLogger(__name__)
 
-NUM_RELATIONS = 40
-"""Relations of the overview: those with most facts."""
 _CHECK_SECONDS = 0.5
 """Seconds between two looks at whether a folder has changed."""
 _OPEN_SECONDS = 10.0
 """Seconds that a request waits for a folder to be opened."""
-_NUM_RIVALS = 8
-"""Alternatives that are shown beside a proposed fact."""
 
 
 class Unavailable(PrixError):
@@ -141,7 +131,7 @@ class Workbench:
         """Load what the first questions would wait for."""
         opened = self.opened
         try:
-            opened.once("coverage", lambda: _read_coverage(opened))
+            read_coverage(opened)
             opened.asker()
             opened.matcher()
         except PrixError as error:
@@ -191,12 +181,6 @@ class Workbench:
         fallback = "en" if "en" in languages else languages[0]
         return langs[:1] + [lang for lang in (fallback,) if lang not in langs[:1]]
 
-    def check_lang(self, lang: str | None) -> None:
-        """Refuse a language that the KB does not have."""
-        languages = self.opened.kb.languages
-        if lang is not None and lang not in languages:
-            raise NotFound(f"no language {lang[:40]!r}: the KB has {', '.join(languages)}.")
-
     # The KB.
 
     def status(self) -> schemas.StatusAnswer:
@@ -218,7 +202,7 @@ class Workbench:
         self, query: str, lang: str | None = None, limit: int = 10, langs: Sequence[str] = ()
     ) -> schemas.SearchAnswer:
         """Find concepts by a name, an alias or an id. lang: only names in this language."""
-        self.check_lang(lang)
+        self.opened.concepts.check_lang(lang)
         opened = self.opened
         langs = [*([lang] if lang else []), *langs]
         # By concept: what was found by its id is not found again by its name.
@@ -266,7 +250,7 @@ class Workbench:
         self, text: str, lang: str | None = None, langs: Sequence[str] = ()
     ) -> schemas.GapsAnswer:
         """Return the relations of a concept that some language, or one, lacks or could add."""
-        self.check_lang(lang)
+        self.opened.concepts.check_lang(lang)
         page = self.entity(text, langs)
 
         def is_gap(group: schemas.FactGroup) -> bool:
@@ -297,227 +281,12 @@ class Workbench:
 
     def overview(self, langs: Sequence[str] = (), show_all: bool = False) -> schemas.OverviewAnswer:
         """Return what is stated, missing and proposed by language and relation."""
-        opened = self.opened
-        facts = opened.once("coverage", lambda: _read_coverage(opened))
-        proposed = opened.once("proposed", lambda: _count_proposed(opened))
-        relations = facts.relations()
+        return describe_overview(self.opened, langs, show_all)
 
-        def cell(key: tuple[str, int]) -> schemas.OverviewCell:
-            missing = max(0, facts.statable[key] - facts.stated[key])
-            return schemas.OverviewCell(
-                stated=facts.stated[key], missing=missing, proposed=proposed[key]
-            )
-
-        rows = [
-            schemas.OverviewRow(
-                relation=opened.concepts.relation(relation, langs),
-                cells=[cell((lang, relation)) for lang in opened.kb.languages],
-            )
-            for relation in (relations if show_all else relations[:NUM_RELATIONS])
-        ]
-        folder = self.folders.work or opened.kb.folder
-        return schemas.OverviewAnswer(
-            title=folder.resolve().name,
-            langs=opened.kb.languages,
-            names={lang: language_name(lang) for lang in opened.kb.languages},
-            rows=rows,
-            num_relations=opened.kb.num_relations,
-            counts=_count(opened),
-            trials=[
-                trial for values in opened.manifest.get("trials", ()) for trial in _trials(values)
-            ],
-            lineage=_lineage(opened),
-            licence=opened.kb.manifest.licence,
-        )
-
-    # Questions.
-
-    def complete(
-        self,
-        relation: str,
-        lang: str | None = None,
-        subject: str | None = None,
-        name: str | None = None,
-        limit: int = 10,
-        langs: Sequence[str] = (),
-    ) -> schemas.CompletionAnswer:
-        """Return the objects of a subject and a relation, the most confident first.
-
-        subject: the id of an entity; or else name: a name, which may be new to the KB.
-        lang: of the answers; by default the reader's, if the subject has a name in it.
-        """
-        self.check_lang(lang)
-        opened = self.opened
-        number = opened.lookup.find_relation(relation)
-        if number is None:
-            raise NotFound(f"no relation {relation[:100]!r}: expected a key or name of the KB.")
-        entity, asked = self._find_subject(opened, lang, subject, name, langs)
-        asker = None if entity is None else opened.asker()
-        completer = opened.completer()
-        by: Literal["evidence", "model"] = "evidence"
-        already: list[schemas.EntityRef] = []
-        if asker is not None:
-            assert entity is not None
-            found = asker.ask_sync(((asked.lang, entity, number), limit))
-            answers = self._completions(opened, found)
-            already = [opened.concepts.ref_of(one.entity) for one in found.already]
-        elif completer is not None:
-            by = "model"
-            key = opened.lookup.relation_keys[number]
-            scored = completer.ask_sync((Query(asked.lang, asked.text, key), limit))
-            answers = [self._model_completion(opened, entity, number, one) for one in scored]
-        elif entity is None:
-            raise NotFound(
-                f"{asked.text[:100]!r} is not a name in {language_name(asked.lang)}: only a model "
-                "can be asked about new names, so start the server with --model."
-            )
-        else:
-            raise NotFound(
-                "this server has nothing to complete facts with: start it with a work folder of "
-                "`prixlm enrich`, or with --model."
-            )
-        return schemas.CompletionAnswer(
-            lang=asked.lang,
-            subject=asked,
-            relation=opened.concepts.relation(number, [asked.lang, *langs]),
-            answers=answers,
-            by=by,
-            already=already,
-        )
-
-    @staticmethod
-    def _completions(opened: Opened, found: "asking.Asked") -> list[schemas.Completion]:
-        """Return the answers of all evidence, the most confident first."""
-        return [
-            schemas.Completion(
-                entity=opened.concepts.ref_of(answer.entity),
-                confidence=min(1.0, max(0.0, answer.confidence)),
-                rank=rank,
-                stated_in=list(answer.origin),
-                evidence=[
-                    describe_evidence(one.ranker, one.rank, one.score) for one in answer.evidence
-                ],
-            )
-            for rank, answer in enumerate(found.answers, start=1)
-        ]
-
-    def _model_completion(
-        self, opened: Opened, entity: int | None, relation: int, answer: Answer
-    ) -> schemas.Completion:
-        """Return an answer of the model alone, whose score is not a confidence."""
-        return schemas.Completion(
-            entity=opened.concepts.ref_of(answer.entity),
-            confidence=None,
-            rank=answer.rank,
-            stated_in=self._stated_in(opened, entity, relation, answer.entity),
-            evidence=[describe_evidence("Prix-LM", answer.rank, answer.score)],
-        )
-
-    def _ask_about(self, row: dict[str, Any]) -> AskedRow | None:
-        """Return all evidence for a proposed fact and its rivals; None if it is not loaded."""
-        opened = self.opened
-        asker = opened.asker() if opened.is_made("asker") else None
-        if asker is None:
-            return None
-        try:
-            question = (row["lang"], row["subject"], row["relation"])
-            found = asker.ask_sync((question, _NUM_RIVALS + 1))
-        except PrixError as error:  # busy: the row itself says the most important
-            logger.debug("no evidence for a proposal: %s", error)
-            return None
-        answers = self._completions(opened, found)
-        own = [found_one.entity == row["object"] for found_one in found.answers]
-        rivals = [one for one, is_own in zip(answers, own, strict=True) if not is_own]
-        evidence = [one.evidence for one, is_own in zip(answers, own, strict=True) if is_own]
-        if not evidence:  # it was beaten by many: its own row must do
-            return None
-        return AskedRow(evidence[0], rivals[:_NUM_RIVALS])
-
-    @staticmethod
-    def _find_subject(
-        opened: Opened,
-        lang: str | None,
-        subject: str | None,
-        name: str | None,
-        langs: Sequence[str],
-    ) -> tuple[int | None, schemas.Name]:
-        """Return the entity that is asked about, if the KB has it, and its name."""
-        if subject is not None:
-            concept = opened.concepts.concept_of(subject)
-            entity = opened.concepts.shown_entity(concept, [lang] if lang else langs)
-            if lang not in (None, opened.lookup.lang(entity)):
-                raise NotFound(f"{subject[:100]!r} has no name in {language_name(lang or '')}.")
-            return entity, opened.concepts.name(entity)
-        if not name or not name.strip():
-            raise PrixError("the subject is missing: pass `subject`, an id, or `name`.")
-        lang = lang or (langs[0] if langs else opened.kb.languages[0])
-        found = opened.kb.find(name, lang)
-        return (found[0].id if found else None), schemas.Name(text=name, lang=lang)
-
-    @staticmethod
-    def _stated_in(opened: Opened, entity: int | None, relation: int, answer: int) -> list[str]:
-        """Return the languages that state an answer already."""
-        if entity is None:
-            return []
-        ends = (int(opened.lookup.concept[end]) for end in (entity, answer))
-        subject, value = ends
-        facts = opened.concepts.stated_by(subject, relation, value)
-        return sorted(opened.lookup.lang(own) for own, _ in facts)
-
-    def translate(
-        self, name: str, source: str, to: str, limit: int = 10
-    ) -> schemas.TranslationAnswer:
-        """Return what a name is in another language: by links, then by the model."""
-        opened = self.opened
-        for lang in (source, to):
-            self.check_lang(lang)
-        found: dict[int, float] = {}  # score by entity
-        for entity in opened.kb.find(name, source):
-            linked = opened.concepts.entity_in(entity.concept, to)
-            if linked is not None:
-                found[linked] = 1.0
-        completer = opened.completer()
-        if completer is not None and len(found) < limit and source != to:
-            for answer in completer.ask_sync((Query(source, name, None, to), limit)):
-                found.setdefault(answer.entity, math.exp(min(0.0, answer.score)))
-        return schemas.TranslationAnswer(
-            name=schemas.Name(text=name, lang=source),
-            to=to,
-            answers=[
-                schemas.Translation(entity=opened.concepts.ref_of(entity), score=score, rank=rank)
-                for rank, (entity, score) in enumerate(list(found.items())[:limit], start=1)
-            ],
-        )
-
-    def link(
-        self,
-        mentions: Sequence[str],
-        lang: str | None = None,
-        limit: int = 5,
-        langs: Sequence[str] = (),
-    ) -> list[schemas.LinkAnswer]:
-        """Return the concepts that mentions may mean. lang: only those with a name in it."""
-        from prixlm.entities.matching import Question
-
-        self.check_lang(lang)
-        opened = self.opened
-        questions = [Question(names=(mention,), lang=lang) for mention in mentions]
-        shown = [*([lang] if lang else []), *langs]
-        return [
-            schemas.LinkAnswer(
-                mention=mention,
-                candidates=[
-                    schemas.LinkCandidate(
-                        entity=opened.concepts.ref(found.concept, shown),
-                        score=100.0 * min(1.0, max(0.0, found.probability)),
-                        match=found.match,
-                        features=found.features,
-                    )
-                    for found in candidates[:limit]
-                ],
-            )
-            for mention, candidates in zip(mentions, opened.matcher().match(questions), strict=True)
-        ]
+    @property
+    def questions(self) -> Questions:
+        """What the models are asked through."""
+        return Questions(self.opened)
 
     def lacks(self) -> list[str]:
         """Return what the server cannot do with the folders that it was given, in sentences."""
@@ -576,7 +345,7 @@ class Workbench:
         reviewer: str | None = None,
     ) -> schemas.ProposalAnswer:
         """Return a proposal with all that a reviewer needs to judge it."""
-        return self.review.proposal(text, asked, order, langs, reviewer, self._ask_about)
+        return self.review.proposal(text, asked, order, langs, reviewer, self.questions.about)
 
     def sample(
         self, asked: Filter, seed: int = 0, langs: Sequence[str] = ()
@@ -628,90 +397,6 @@ class Workbench:
             if self._exports is None:
                 self._exports = Path(tempfile.mkdtemp(prefix="prixlm-"))
         return review.export(request, self._exports)
-
-
-def _read_coverage(opened: Opened) -> Coverage:
-    """Return the counts of the overview, kept beside the look-up of the KB."""
-    path = opened.lookup.folder / "coverage.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return Coverage.from_json(json.loads(path.read_text("utf-8")))
-    coverage = count_coverage(opened.kb)
-    with suppress(OSError):  # a disk that cannot be written: the next server counts again
-        write_atomically(path, json.dumps(coverage.to_json()))
-    return coverage
-
-
-def _count_proposed(opened: Opened) -> Counter[tuple[str, int]]:
-    """Return the number of proposed facts by language and relation."""
-    if opened.proposals is None:
-        return Counter()
-    table = quote_path(table_path(opened.proposals, "facts"))
-    sql = f"SELECT lang, relation, count(*) FROM read_parquet({table}) GROUP BY ALL"
-    rows = opened.kb.query(sql).fetchall()
-    return Counter({(lang, relation): number for lang, relation, number in rows})
-
-
-def _count(opened: Opened) -> dict[str, int]:
-    """Return the counts of the KB and of its proposals."""
-    counts = {
-        "languages": len(opened.kb.languages),
-        "entities": opened.kb.num_entities,
-        "concepts": opened.lookup.num_concepts,
-        "facts": opened.kb.num_triples(),
-        "links": int(opened.kb.manifest.counts["links"]),
-        "relations": opened.kb.num_relations,
-    }
-    return counts | ({} if opened.review is None else opened.review.counts())
-
-
-def _trials(values: dict[str, Any]) -> list[schemas.TrialAnswer]:
-    """Return a trial of the manifest; none if it was on a subset, or without a result."""
-    measured = values["reliability"]
-    if values.get("subset", "all") != "all" or measured["ece"] is None:
-        return []
-    curve = [
-        schemas.ReliabilityPoint(confidence=confidence, right=right, count=count)
-        for confidence, right, count in measured["bins"]
-    ]
-    # JSON has no NaN: a precision of nothing is null in the manifest, and left out here.
-    levels = [
-        {
-            name: level[source]
-            for name, source in (
-                ("confidence", "level"),
-                ("precision", "precision"),
-                ("recall", "recall"),
-            )
-            if level[source] is not None and math.isfinite(level[source])
-        }
-        for level in values["levels"]
-    ]
-    return [
-        schemas.TrialAnswer(
-            lang=values["lang"],
-            facts=values["held_out"],
-            error=measured["ece"],
-            curve=curve,
-            levels=levels,
-        )
-    ]
-
-
-def _lineage(opened: Opened) -> dict[str, Any]:
-    """Return what the proposals, or else the KB, were made of."""
-    manifest = opened.kb.manifest
-    lineage: dict[str, Any] = {"kb": opened.kb.fingerprint(), "imported_by": manifest.tool}
-    sources = [Path(str(source.get("name", ""))).name for source in manifest.sources]
-    lineage["sources"] = [source for source in sources if source]
-    if opened.manifest:
-        config = opened.manifest.get("config", {})
-        lineage |= {
-            "proposed_by": opened.manifest.get("tool"),
-            "rankers": opened.manifest.get("rankers", []),
-            "into": config.get("into", []),
-            "min_confidence": config.get("min_confidence"),
-        }
-    return lineage
 
 
 def _parse_accepted(header: str) -> list[str]:

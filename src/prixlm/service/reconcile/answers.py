@@ -25,7 +25,7 @@ from prixlm.kb.lookup import Lookup
 from prixlm.kb.store import KB
 from prixlm.languages import normalise
 from prixlm.reports.console import language_name
-from prixlm.service.concepts import Concepts, NotFound
+from prixlm.service.answering.concepts import Concepts, NotFound
 from prixlm.service.markup import clean, shorten
 from prixlm.service.reconcile.queries import (
     MAX_LIMIT,

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 
 from prixlm.entities.matching import Matcher
 from prixlm.reports.console import language_name
-from prixlm.service.concepts import NotFound
+from prixlm.service.answering.concepts import NotFound
 from prixlm.service.markup import clean, direction
 from prixlm.service.reconcile.answers import MAX_NAME, STYLE_HASH, Answers, Asked, Snapshot
 from prixlm.service.reconcile.queries import ConditionQuery, ExtendQuery, Query, Refused

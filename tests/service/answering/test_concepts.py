@@ -6,8 +6,8 @@ import pytest
 
 from prixlm import KB, import_kb
 from prixlm.kb.lookup import build_lookup
-from prixlm.service import concepts as module
-from prixlm.service.concepts import Concepts, NotFound, url_of
+from prixlm.service.answering import concepts as module
+from prixlm.service.answering.concepts import Concepts, NotFound, url_of
 from tests.service.served import LONG, OVERRIDE, SCRIPT
 
 LABEL = "http://www.w3.org/2000/01/rdf-schema#label"

@@ -8,8 +8,8 @@ import pytest
 
 from prixlm import PrixError
 from prixlm.proposals.marks import read_verdicts
-from prixlm.service.concepts import NotFound
-from prixlm.service.reviewing import Conflict, Review, language_list
+from prixlm.service.answering.concepts import NotFound
+from prixlm.service.answering.reviewing import Conflict, Review, language_list
 from prixlm.service.schemas import (
     BulkRequest,
     ExportRequest,

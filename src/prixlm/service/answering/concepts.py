@@ -73,6 +73,12 @@ class Concepts:
         self.lookup = lookup
         self._first = "en" if "en" in lookup.languages else lookup.languages[0]
 
+    def check_lang(self, lang: str | None) -> None:
+        """Refuse a language that the KB does not have."""
+        languages = self.lookup.languages
+        if lang is not None and lang not in languages:
+            raise NotFound(f"no language {lang[:40]!r}: the KB has {', '.join(languages)}.")
+
     def concept_of(self, text: str) -> int:
         """Return the concept with an id; refuse what is not an id."""
         concepts = self._concepts_of_key(text)

@@ -1,6 +1,4 @@
-"""The pages for people: overview, review, entity, search, ask, export and marks.
-
-    app.include_router(make_router(workbench))
+"""The routes of the pages: overview, review, entity, search, ask, export and marks.
 
 The server renders them with Jinja from the answers of the Workbench, which `/api` returns as JSON.
 Everything can be read without JavaScript; marks and downloads need it. Cards and lists that change
@@ -8,15 +6,9 @@ in place are the same templates, served as fragments (`/review/card`). No page h
 style: colours are classes, lengths are attributes of SVG.
 """
 
-import hashlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from importlib import resources
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlencode, urlsplit
 
-import jinja2
 import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -26,23 +18,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse
 
 from prixlm.errors import PrixError
-from prixlm.reports.console import language_name
-from prixlm.service import markup
+from prixlm.service.answering.concepts import NotFound
 from prixlm.service.api import MAX_MENTIONS, reviewer_of
-from prixlm.service.concepts import NotFound
-from prixlm.service.schemas import (
-    MAX_ID,
-    MAX_TEXT,
-    FacetsAnswer,
-    FacetValue,
-    Filter,
-    Model,
-    Name,
-    Order,
-    OverviewAnswer,
-    OverviewCell,
-    ProposalAnswer,
-)
+from prixlm.service.pages.facets import ReviewQuery, facet_groups
+from prixlm.service.pages.overview import View, overview_values
+from prixlm.service.pages.rendering import make_environment, static_files
+from prixlm.service.schemas import MAX_ID, MAX_TEXT, Filter, Model, Name, ProposalAnswer
 from prixlm.service.workbench import Unavailable, Workbench
 
 PAGES = (
@@ -57,14 +38,6 @@ _ORDERS = (
     ("certain", "Most certain", "What is most likely right comes first"),
     ("informative", "Most informative", "What teaches the confidence most comes first"),
 )
-_VIEWS = (("stated", "Stated"), ("missing", "Missing"), ("proposed", "Proposed"))
-_VIEW_TEXTS = {
-    "stated": "The share of facts that a language states, out of all facts that any language "
-    "states and that it has names for.",
-    "missing": "How many facts other languages state that this language has names for and does "
-    "not state.",
-    "proposed": "How many facts are proposed.",
-}
 _TASKS = (
     ("complete", "Complete"),
     ("translate", "Translate"),
@@ -79,11 +52,6 @@ _FORMATS = (
 )
 _REFERENCES = ("S248:Q36578", "S854:https://example.org/a,S813:+2026-11-18T00:00:00Z/11")
 """Examples of a reference of QuickStatements."""
-_LINEAGE_TITLES = {
-    "kb": "Fingerprint of the KB",
-    "into": "Proposed for",
-    "min_confidence": "Confidence from",
-}
 _TABLE_TITLES = {"facts": "Fact", "labels": "Label", "links": "Link"}
 _VERDICT_TITLES = {
     "accept": "accepted",
@@ -99,17 +67,6 @@ _HOW_TITLES = {
     "spelling": "similar spelling",
     "romanised": "similar sound",
 }
-_PROGRESS = ("accepted", "rejected", "disputed", "skipped")
-_FACETS = (
-    ("table", "Kind of proposal", "tables"),
-    ("lang", "Language", "langs"),
-    ("confidence", "Confidence, expected right", "confidence"),
-    ("relation", "Relation", "relations"),
-    ("kind", "Why it is proposed", "kinds"),
-    ("state", "State", "states"),
-)
-_NUM_OPTIONS = 8
-"""Options of a facet that are shown before `12 more`."""
 _NUM_LOG = 100
 _NUM_RESULTS = 30
 _NUM_ANSWERS = 10
@@ -118,27 +75,10 @@ _MAX_BEHIND = 25
 _MAX_PASTED = 2_000
 """Names in a pasted list; the page sends them in parts."""
 _NUM_LINKS = 5
-_MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
-View = Literal["stated", "missing", "proposed"]
 Text = Annotated[str, Query(max_length=MAX_TEXT)]
 Id = Annotated[str, Query(max_length=MAX_ID)]
 Lang = Annotated[str, Query(max_length=40)]
-
-
-class ReviewQuery(Filter):
-    """A filter, an order and a proposal: the address of a place in the queue."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    order: Order = "certain"
-    id: str | None = Field(default=None, max_length=40)
-    seed: int = Field(default=0, ge=0, le=2**31)
-
-    @property
-    def filter(self) -> Filter:
-        """The filter alone."""
-        return Filter(**{name: getattr(self, name) for name in Filter.model_fields})
 
 
 class LinkList(Model):
@@ -163,67 +103,17 @@ class AskQuery(Model):
     mention: str = Field("", max_length=20 * MAX_TEXT)
 
 
-@dataclass(frozen=True)
-class HeatCell:
-    """A cell of the heat map as it is shown."""
-
-    step: int
-    text: str
-    label: str
-    proposed: int
-    address: str | None
-    empty: bool
-
-
-@dataclass(frozen=True)
-class Option:
-    """One value of a facet."""
-
-    title: str
-    count: int
-    expected: float | None
-    address: str
-    is_chosen: bool
-    is_removable: bool  # chosen, and not the default
-
-
-@dataclass(frozen=True)
-class FacetGroup:
-    """A facet with its values, and how many of them are shown at first."""
-
-    key: str
-    title: str
-    options: list[Option]
-    visible: int
-    is_open: bool
-
-
 class Pages:
     """Renders the answers of a Workbench."""
 
     def __init__(self, workbench: Workbench) -> None:
         self.workbench = workbench
-        self.templates = _environment()
+        self.templates = make_environment()
 
     def overview(self, request: Request, show: View = "stated", all: bool = False) -> Response:
         """Show what each language states, lacks and could gain."""
         answer = self.workbench.overview(self._langs(request), show_all=all)
-        order = _heat_order(answer)
-        values = {
-            "overview": answer,
-            "langs": [answer.langs[column] for column in order],
-            "figures": _figures(answer),
-            "progress": _progress(answer),
-            "rows": _heat_rows(answer, show, order),
-            "views": _VIEWS,
-            "view_text": _VIEW_TEXTS[show],
-            "show": show,
-            "all": 1 if all else None,
-            "scale": ("0 %", "100 %") if show == "stated" else ("none", "most"),
-            "steps": markup.HEAT_STEPS,
-            "trials": [(trial, markup.curve_dots(trial.curve)) for trial in answer.trials],
-            "lineage": list(_lineage_lines(answer.lineage)),
-        }
+        values = overview_values(answer, show, all)
         return self._render(request, "overview.html", values)
 
     def review(self, request: Request, query: Annotated[ReviewQuery, Query()]) -> Response:
@@ -300,7 +190,7 @@ class Pages:
     def ask_link(self, request: Request, names: LinkList) -> Response:
         """Show the entities that a pasted list of names means: a fragment of the page."""
         langs = self._langs(request)
-        links = self.workbench.link(names.mentions, names.lang, _NUM_LINKS, langs)
+        links = self.workbench.questions.link(names.mentions, names.lang, _NUM_LINKS, langs)
         return self._render(request, "answers.html", self._answer_values({"links": links}))
 
     def export(self, request: Request) -> Response:
@@ -360,7 +250,7 @@ class Pages:
         return {
             "facets": facets,
             "subject": subject,
-            "facet_groups": _facet_groups(facets, query),
+            "facet_groups": facet_groups(facets, query),
             "orders": _ORDERS,
             **_place_values(query),
         }
@@ -410,17 +300,17 @@ class Pages:
                 subject = query.subject or self._find_exactly(name, langs)
                 name = None if subject else name
                 return {
-                    "completion": bench.complete(
+                    "completion": bench.questions.complete(
                         query.relation, lang, subject, name, _NUM_ANSWERS, langs
                     )
                 }
             if query.task == "translate" and name and query.source and query.to:
-                answer = bench.translate(name, query.source, query.to, _NUM_ANSWERS)
+                answer = bench.questions.translate(name, query.source, query.to, _NUM_ANSWERS)
                 return {"translation": answer}
             if query.task == "link" and query.mention.strip():
                 lines = (line.strip() for line in query.mention.splitlines())
                 mentions = [line for line in lines if line][:MAX_MENTIONS]
-                return {"links": bench.link(mentions, lang, _NUM_LINKS, langs)}
+                return {"links": bench.questions.link(mentions, lang, _NUM_LINKS, langs)}
         except PrixError as error:
             return {"problem": bench.hide_paths(str(error))}
         return {}
@@ -489,7 +379,7 @@ def make_router(workbench: Workbench) -> APIRouter:
     ):
         router.add_api_route(path, endpoint, methods=["GET"], response_model=None)
     router.add_api_route("/ask/link", pages.ask_link, methods=["POST"], response_model=None)
-    router.add_api_route("/static/{name}", _static_files(), methods=["GET"], response_model=None)
+    router.add_api_route("/static/{name}", static_files(), methods=["GET"], response_model=None)
     return router
 
 
@@ -522,77 +412,8 @@ def _route_class(pages: Pages) -> type[APIRoute]:
     return PageRoute
 
 
-def _static_files() -> Callable[[Request, str], Response]:
-    """Return the endpoint of the static files, which are few and stay in memory.
-
-    A name that is not among them is not found: no path of a request reaches the file system.
-    """
-    files = {}
-    for file in (resources.files("prixlm.service") / "static").iterdir():
-        content = file.read_bytes()
-        etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-        files[file.name] = (content, etag, _MEDIA_TYPES[file.name.rpartition(".")[2]])
-
-    def read_static(request: Request, name: str) -> Response:
-        if name not in files:
-            raise NotFound("this server has no such file.")
-        content, etag, media_type = files[name]
-        headers = {"ETag": etag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers, media_type=media_type)
-
-    return read_static
-
-
-def _environment() -> jinja2.Environment:
-    """Return the templates with the filters that they use."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("prixlm.service", "templates"),
-        autoescape=True,
-        auto_reload=False,  # an update of the package must not mix with the code that runs
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "clean": markup.clean,
-        "count": markup.show_count,
-        "direction": markup.direction,
-        "entity_url": lambda id: f"/entity?{urlencode({'id': id})}",
-        "key_tail": _key_tail,
-        "language": language_name,
-        "name": markup.show_name,
-        "percent": markup.show_percent,
-        "query": _query_string,
-        "refine": _refine,
-        "sentence": markup.as_sentence,
-        "short": markup.show_short,
-        "shorten": markup.shorten,
-        "when": lambda time: datetime.fromisoformat(time).strftime("%Y-%m-%d %H:%M"),
-    }
-    environment.tests["web_address"] = lambda url: urlsplit(url).scheme in ("http", "https")
-    return environment
-
-
 def _reviewer(request: Request) -> str:
     return reviewer_of(request.headers.get("x-reviewer"), request.cookies.get("reviewer"))
-
-
-def _query_string(values: Mapping[str, Any]) -> str:
-    return urlencode({key: value for key, value in values.items() if value not in (None, "")})
-
-
-def _address(query: ReviewQuery, **changes: Any) -> str:
-    """Return the address of the queue with some values changed; defaults are left out."""
-    values = query.model_dump(exclude_defaults=True, exclude={"id", "seed"}) | changes
-    values = {key: value for key, value in values.items() if value is not None}
-    return "/review" + (f"?{urlencode(values)}" if values else "")
-
-
-@jinja2.pass_context
-def _refine(context: jinja2.runtime.Context, changes: Mapping[str, Any]) -> str:
-    return _address(context["place"], **changes)
 
 
 def _place_values(query: ReviewQuery) -> dict[str, Any]:
@@ -603,170 +424,6 @@ def _place_values(query: ReviewQuery) -> dict[str, Any]:
         "order": query.order,
         "is_filtered": bool(changed),
     }
-
-
-def _key_tail(key: str) -> str:
-    """Return the part of an address that tells entities apart; other keys as they are."""
-    scheme, _, rest = key.partition("://")
-    tail = rest.rstrip("/").rpartition("/")[2] if scheme in ("http", "https") else key
-    return markup.shorten(unquote(tail) or key, 48)
-
-
-def _figures(overview: OverviewAnswer) -> list[tuple[str, int]]:
-    """Return the counts of the KB with their titles."""
-    of_proposals = ("proposals", *_PROGRESS, "open")
-    counts = overview.counts.items()
-    # Languages that share keys have no explicit links: a 0 would look like a fault.
-    left_out = (*of_proposals, *(["links"] if not overview.counts.get("links") else []))
-    return [(name.replace("_", " "), count) for name, count in counts if name not in left_out]
-
-
-def _progress(overview: OverviewAnswer) -> dict[str, Any] | None:
-    """Return how far the review is, as counts and as parts of a bar of 100."""
-    counts = overview.counts
-    total = counts.get("proposals", 0)
-    if not total:
-        return None
-    parts, start = [], 0.0
-    for key in _PROGRESS:
-        width = 100 * counts.get(key, 0) / total
-        if width:
-            # A few marks among thousands should still be seen.
-            width = max(width, 0.4)
-            parts.append({"key": key, "start": round(start, 2), "width": round(width, 2)})
-            start += width
-    numbers = {key: counts.get(key, 0) for key in (*_PROGRESS, "open")}
-    return {"total": total, "parts": parts, **numbers}
-
-
-def _heat_order(overview: OverviewAnswer) -> list[int]:
-    """Return the columns of the heat map in order: first the languages with proposals."""
-    columns = range(len(overview.langs))
-    return sorted(columns, key=lambda i: not any(row.cells[i].proposed for row in overview.rows))
-
-
-def _heat_rows(overview: OverviewAnswer, show: View, order: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the rows of the heat map, coloured by what is to be shown."""
-    cells = [cell for row in overview.rows for cell in row.cells]
-    largest = max((getattr(cell, show) for cell in cells), default=0)
-    rows = []
-    for row in overview.rows:
-        shown = []
-        for column in order:
-            lang, cell, address = overview.langs[column], row.cells[column], None
-            if cell.proposed:
-                place = ReviewQuery(table="facts", lang=lang, relation=row.relation.key)
-                address = _address(place)
-            title = f"{markup.shorten(row.relation.name.text, 60)}, {language_name(lang)}"
-            shown.append(_heat_cell(cell, show, largest, title, address))
-        rows.append({"relation": row.relation, "cells": shown})
-    return rows
-
-
-def _heat_cell(
-    cell: OverviewCell, show: View, largest: int, title: str, address: str | None
-) -> HeatCell:
-    statable = cell.stated + cell.missing
-    share = cell.stated / statable if statable else 0.0
-    if show == "stated":
-        step, text = markup.share_step(share), markup.show_percent(share)
-    else:
-        number = getattr(cell, show)
-        step = markup.count_step(number, largest)
-        text = markup.show_short(number) if show == "missing" else ""
-    numbers = ((cell.stated, "stated"), (cell.missing, "missing"), (cell.proposed, "proposed"))
-    label = ", ".join(f"{markup.show_count(number)} {word}" for number, word in numbers)
-    return HeatCell(
-        step=step,
-        text=text,
-        label=f"{title}: {label}",
-        proposed=cell.proposed,
-        address=address,
-        empty=not (statable or cell.proposed),
-    )
-
-
-def _lineage_lines(lineage: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a run was made of as lines of text."""
-    for key, value in lineage.items():
-        text = _plain_text(value)
-        if text:
-            yield _LINEAGE_TITLES.get(key) or key.replace("_", " ").capitalize(), text
-
-
-def _plain_text(value: Any) -> str:
-    """Return a value of a manifest for people: without quotes, brackets and what is not set."""
-    if isinstance(value, Mapping):
-        pairs = ((key.replace("_", " "), _plain_text(one)) for key, one in value.items())
-        return "; ".join(f"{key} {text}" for key, text in pairs if text)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_plain_text(one) for one in value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "" if value is None else str(value)
-
-
-def _facet_groups(facets: FacetsAnswer, query: ReviewQuery) -> list[FacetGroup]:
-    """Return the facets as links that add their value to the filter, or remove it."""
-    groups = []
-    for key, title, name in _FACETS:
-        values: list[FacetValue] = getattr(facets, name)
-        chosen = _chosen(key, query)
-        if key == "state":
-            everything = sum(value.count for value in values)
-            values = [*values, FacetValue(value="all", title="All", count=everything)]
-        # What was chosen stays in sight, also when nothing is left of it.
-        if chosen and all(value.value != chosen for value in values):
-            values = [_empty_value(key, chosen), *values]
-        # A facet with one value cannot narrow the queue.
-        if len(values) < 2 and not chosen:
-            continue
-        options = [_option(key, value, chosen, query) for value in values]
-        visible = len(options) if len(options) <= _NUM_OPTIONS + 2 else _NUM_OPTIONS
-        is_open = any(option.is_chosen for option in options[visible:])
-        groups.append(FacetGroup(key, title, options, visible, is_open))
-    return groups
-
-
-def _chosen(key: str, query: ReviewQuery) -> str | None:
-    """Return the value of a facet that the filter has."""
-    if key != "confidence":
-        value = getattr(query, key)
-        return None if value is None else str(value)
-    low, high = query.min_confidence, query.max_confidence
-    return None if (low, high) == (0.0, 1.0) else f"{low:g}-{high:g}"
-
-
-def _empty_value(key: str, value: str) -> FacetValue:
-    """Return a chosen value that none of the proposals has."""
-    title = value
-    if key == "lang":
-        title = language_name(value)
-    elif key == "relation":
-        title = _key_tail(value)
-    elif key == "confidence":
-        title = " to ".join(f"{100 * float(end):g}" for end in value.split("-")) + " %"
-    elif key in ("state", "table"):
-        title = value.capitalize()
-    return FacetValue(value=value, title=title, count=0)
-
-
-def _option(key: str, value: FacetValue, chosen: str | None, query: ReviewQuery) -> Option:
-    is_chosen = value.value == chosen
-    if key == "confidence":
-        low, high = (None, None) if is_chosen else map(float, value.value.split("-"))
-        changes: dict[str, Any] = {"min_confidence": low, "max_confidence": high}
-    else:
-        changes = {key: None if is_chosen else value.value}
-    is_default = key == "state" and value.value == "open"
-    return Option(
-        title=value.title,
-        count=value.count,
-        expected=value.expected_precision if key == "confidence" else None,
-        address=_address(query, **changes),
-        is_chosen=is_chosen,
-        is_removable=is_chosen and not is_default,
-    )
 
 
 def _names_in(answer: ProposalAnswer, lang: str) -> list[Name]:

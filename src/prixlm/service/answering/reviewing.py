@@ -20,10 +20,11 @@ from prixlm.entities.names import NameIndex
 from prixlm.errors import PrixError
 from prixlm.proposals import marks as stored
 from prixlm.proposals.export import ExportConfig, export
+from prixlm.proposals.facets import Facets
 from prixlm.proposals.marks import STATES, TABLES, Entry, Marks, NewMark
-from prixlm.proposals.queue import Facets, Place, Places, Queue, Selection, format_id, parse_id
+from prixlm.proposals.queue import Place, Places, Queue, Selection, format_id, parse_id
 from prixlm.reports.console import language_name
-from prixlm.service.concepts import Concepts, NotFound, Proposed
+from prixlm.service.answering.concepts import Concepts, NotFound, Proposed
 from prixlm.service.schemas import (
     BulkRequest,
     Completion,

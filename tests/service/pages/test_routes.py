@@ -1,12 +1,8 @@
 """The pages: what they show, where their links lead, and that names stay text."""
 
 import re
-import shutil
 import time
-from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -14,11 +10,10 @@ from starlette.testclient import TestClient
 from prixlm.kb.store import KB
 from prixlm.proposals import quickstatements
 from prixlm.proposals.marks import Marks, NewMark
-from prixlm.service.app import create_app
-from prixlm.service.workbench import Folders, Workbench
+from prixlm.service.workbench import Folders
 from tests.service import served
+from tests.service.pages.helpers import Parsed, open_client, read, total
 
-STATIC = Path(served.__file__).parents[2] / "src" / "prixlm" / "service" / "static"
 ADDRESSES = (
     "/",
     "/?show=missing&all=1",
@@ -46,81 +41,6 @@ ADDRESSES = (
     "/entity?id=nothing",
     "/review?id=fact-99",
 )
-
-
-@pytest.fixture(scope="module")
-def kb(tmp_path_factory: pytest.TempPathFactory) -> KB:
-    return served.make_kb(tmp_path_factory.mktemp("served"))
-
-
-@pytest.fixture(scope="module")
-def made(kb: KB) -> Path:
-    return served.make_served_proposals(kb, kb.folder.parent / "proposals")
-
-
-@pytest.fixture
-def proposals(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "proposals"))
-
-
-def open_client(folders: Folders) -> TestClient:
-    app = create_app(Workbench(folders))
-    return TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
-
-
-@pytest.fixture(scope="module")
-def reader(kb: KB, made: Path) -> Iterator[TestClient]:
-    with open_client(Folders(kb=kb.folder, proposals=made)) as client:
-        yield client
-
-
-@pytest.fixture
-def client(reader: TestClient) -> TestClient:
-    """A browser without cookies, on a server that tests share: they mark nothing."""
-    reader.cookies.clear()
-    return reader
-
-
-@pytest.fixture
-def own(kb: KB, proposals: Path) -> Iterator[TestClient]:
-    """A server on proposals of its own."""
-    with open_client(Folders(kb=kb.folder, proposals=proposals)) as client:
-        yield client
-
-
-class Parsed(HTMLParser):
-    """Tags with their attributes, and the text between them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def links(self, **wanted: str) -> list[str]:
-        """Return the addresses of links whose attributes contain these words."""
-        return [
-            str(attributes["href"])
-            for tag, attributes in self.tags
-            if tag == "a"
-            and all(word in (attributes.get(name) or "") for name, word in wanted.items())
-        ]
-
-
-def read(client: TestClient, address: str, **options: Any) -> Parsed:
-    answer = client.get(address, **options)
-    assert answer.status_code == 200, answer.text
-    return Parsed(answer.text)
-
-
-def total(page: Parsed) -> int:
-    return next(int(a["data-total"] or "") for _, a in page.tags if "data-total" in a)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -158,38 +78,6 @@ def test_the_attacking_names_are_on_the_pages_that_were_looked_at(client: TestCl
     assert served.SCRIPT in read(client, "/search?q=broken").text
 
 
-def test_a_cell_of_the_heat_map_leads_to_its_queue(client: TestClient) -> None:
-    page = read(client, "/")
-    cells = {
-        str(attributes["aria-label"]): str(attributes["href"])
-        for tag, attributes in page.tags
-        if tag == "a" and "proposed" in (attributes.get("aria-label") or "")
-    }
-    assert cells
-    for label, address in cells.items():
-        found = re.search(r"([\d,]+) proposed", label)
-        assert found and total(read(client, address)) == int(found[1].replace(",", "")), label
-
-
-def test_languages_with_proposals_come_first_in_the_heat_map(countries: Path) -> None:
-    """With thirty languages, the cells to review would else be out of sight."""
-    with open_client(Folders(work=countries)) as client:
-        head, body = client.get("/").text.split("</thead>", 1)
-    langs = re.findall(r'<th scope="col">(\w+)<small>', head)
-    assert langs == ["fi", "sv", "en"]
-    for row in body.split("</tbody>")[0].split("</tr>")[:-1]:
-        for lang, cell in zip(langs, row.split("<td>")[1:], strict=True):
-            assert "href" not in cell or f"lang={lang}&" in cell
-
-
-def test_the_overview_tells_the_licence_and_draws_the_reliability(client: TestClient) -> None:
-    page = read(client, "/")
-    assert "Licence" in page.text and "Imported by" in page.text
-    assert "Kb" not in page.text and "Min confidence" not in page.text
-    dots = [attributes for tag, attributes in page.tags if tag == "circle"]
-    assert ("20.0", "75.0") in [(dot["cx"], dot["cy"]) for dot in dots]
-
-
 @pytest.mark.parametrize(
     ("id", "lang", "direction", "words"),
     [
@@ -222,26 +110,6 @@ def test_what_is_known_tells_a_fact_from_one_that_points_to_it(client: TestClien
 def test_a_queue_of_one_subject_tells_its_name(client: TestClient) -> None:
     text = read(client, "/review?subject=en%3ACairo", headers={"Accept-Language": "en"}).text
     assert "only of Cairo" in text
-
-
-def test_a_facet_narrows_the_queue_and_gives_it_back(client: TestClient) -> None:
-    everything = read(client, "/review")
-    assert total(everything) == 8
-    (finnish,) = everything.links(href="lang=fi")
-    narrowed = read(client, finnish)
-    assert total(narrowed) == 2
-    assert narrowed.links(**{"aria-current": "true", "href": "/review"})[:1] == ["/review"]
-    band = read(client, "/review?lang=fi&min_confidence=0.95&max_confidence=0.99")
-    assert total(band) == 1
-    assert "/review?lang=fi" in band.links(**{"aria-current": "true"})
-
-
-def test_a_chosen_value_stays_in_sight_when_nothing_is_left_of_it(client: TestClient) -> None:
-    page = read(client, "/review?lang=te&table=labels&max_confidence=0.33")
-    assert total(page) == 0
-    assert "Nothing is left in this filter." in page.text
-    assert "Telugu" in page.text and "0 to 33 %" in page.text
-    assert "/review?table=labels&max_confidence=0.33" in page.links(**{"aria-current": "true"})
 
 
 def test_a_queue_without_a_filter_ends_with_an_export(own: TestClient, proposals: Path) -> None:
@@ -370,30 +238,6 @@ def test_what_is_not_there_is_an_error_page_or_json_for_a_script(client: TestCli
     wrong = client.get("/review?min_confidence=7")
     assert wrong.status_code == 422
     assert "min_confidence" in Parsed(wrong.text).text
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["/static/../pages.py", "/static/..%2fpages.py", "/static/%2e%2e/pages.py", "/static/none.js"],
-)
-def test_static_files_are_those_of_the_package(client: TestClient, address: str) -> None:
-    assert client.get(address).status_code == 404
-
-
-def test_a_static_file_is_sent_once(client: TestClient) -> None:
-    first = client.get("/static/review.js")
-    assert first.headers["content-type"].startswith("text/javascript")
-    again = client.get("/static/review.js", headers={"If-None-Match": first.headers["etag"]})
-    assert again.status_code == 304 and not again.content
-
-
-@pytest.mark.parametrize("file", sorted(STATIC.iterdir()), ids=lambda file: file.name)
-def test_scripts_and_styles_need_nothing_from_elsewhere(client: TestClient, file: Path) -> None:
-    text = file.read_text("utf-8")
-    assert client.get(f"/static/{file.name}").text == text
-    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\(|@import|eval\(", text)
-    for module in re.findall(r'^import .* from "\./(.*)"', text, re.MULTILINE):
-        assert (STATIC / module).is_file()
 
 
 def test_a_pasted_list_becomes_a_table_of_entities(client: TestClient) -> None:
