@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rapidfuzz import fuzz
+from rapidfuzz import fuzz, process
 
 from prixlm.entities.evidence import Evidence, Property, Type
 from prixlm.entities.names import MAX_TEXT, NameHit, NameIndex, fold
@@ -52,6 +52,16 @@ FEATURES = (
     "mistyped",  # whether it has types, but none that was asked for
     "encoder",  # cosine of the best name, above 0
 )
+_READ_AS_THEY_ARE = {
+    "spelling": "spelling",
+    "romanised": "romanised",
+    "exact": "is_exact",
+    "identical": "is_identical",
+    "alias": "is_alias",
+    "words": "words",
+    "encoder": "cosine",
+}
+"""Features that are fields of `Found`."""
 DEPTH = 30
 """Names that are asked of the index for each name of a question."""
 _NEIGHBOURS = 10
@@ -135,7 +145,7 @@ class Matcher:
         """Return the candidates of each question, best first; at most one of them is a match."""
         found = self.gather(questions)
         return [
-            self._rank(question, candidates)[:k]
+            self._rank(question, candidates, k)
             for question, candidates in zip(questions, found, strict=True)
         ]
 
@@ -195,32 +205,31 @@ class Matcher:
                 entity = self.lookup.entities_of(concept)[0]
                 candidates.setdefault(concept, Found(entity, self.lookup.name(entity), False))
 
-    def _rank(self, question: Question, found: dict[int, Found]) -> list[Candidate]:
+    def _rank(self, question: Question, found: dict[int, Found], k: int) -> list[Candidate]:
         found = self._keep_required(question, found)
         if not found:
             return []
-        concepts, features = list(found), self.features(question, found)
+        features = self.features(question, found)
         probability = self._probabilities(question, found, features)
-        candidates = []
-        for concept, row, value in zip(concepts, features, probability, strict=True):
-            best = found[concept]
-            shown = dict(zip(FEATURES, row.tolist(), strict=True))
-            candidates.append(
-                Candidate(concept, best.entity, best.name, float(value), False, shown)
-            )
         has_evidence = bool(question.properties or question.types)
+        # An exact name comes first, unless types or properties speak for another one.
+        order = [
+            (concept != question.concept, has_evidence or not one.is_exact, -value, concept, row)
+            for row, ((concept, one), value) in enumerate(
+                zip(found.items(), probability.tolist(), strict=True)
+            )
+        ]
+        candidates = []
+        for _, _, value, concept, row in sorted(order)[:k]:
+            best, shown = found[concept], dict(zip(FEATURES, features[row].tolist(), strict=True))
+            candidates.append(Candidate(concept, best.entity, best.name, -value, False, shown))
+        num_exact = sum(one.is_exact for one in found.values())
+        return self._mark(question, candidates, num_exact)
 
-        def order(candidate: Candidate) -> tuple[bool, bool, float, int]:
-            is_asked = candidate.concept == question.concept
-            # An exact name comes first, unless types or properties speak for another one.
-            is_exact = not has_evidence and found[candidate.concept].is_exact
-            return (not is_asked, not is_exact, -candidate.probability, candidate.concept)
-
-        candidates.sort(key=order)
-        return self._mark(question, candidates)
-
-    def _mark(self, question: Question, candidates: list[Candidate]) -> list[Candidate]:
-        """Mark the first candidate as a match if it is one."""
+    def _mark(
+        self, question: Question, candidates: list[Candidate], num_exact: int
+    ) -> list[Candidate]:
+        """Mark the first candidate as a match if it is one. num_exact: of all candidates."""
         best = candidates[0]
         threshold = self.coefficients.threshold
         if best.concept == question.concept:
@@ -229,8 +238,7 @@ class Matcher:
         elif not question.names:
             is_match = False  # the regression knows no question without a name
         elif threshold is None:
-            is_match = sum(candidate.features["exact"] > 0 for candidate in candidates) == 1
-            is_match &= best.features["exact"] > 0
+            is_match = num_exact == 1 and best.features["exact"] > 0
         else:
             is_match = best.probability >= threshold
         return [dataclasses.replace(best, match=is_match), *candidates[1:]]
@@ -274,34 +282,30 @@ class Matcher:
         """Return the features of the candidates of a question, (R, D)."""
         rows = np.zeros((len(found), len(FEATURES)))
         column = {name: rows[:, index] for index, name in enumerate(FEATURES)}
-        for row, (concept, candidate) in enumerate(found.items()):
-            better = max(candidate.spelling, candidate.romanised)
-            column["spelling"][row] = candidate.spelling
-            column["romanised"][row] = candidate.romanised
-            column["close"][row] = max(0.0, 5 * better - 4)
-            column["exact"][row] = candidate.is_exact
-            column["identical"][row] = candidate.is_identical
-            column["alias"][row] = candidate.is_alias
-            if same_script(candidate.query, candidate.name):
-                column["script"][row] = candidate.spelling
-            column["length"][row] = better * length_of(candidate.query)
-            column["words"][row] = candidate.words
-            column["encoder"][row] = max(0.0, candidate.cosine)
-            if question.types:
-                types = self.evidence.types_of(concept)
-                has_type = any(asked in types for asked in question.types)
-                column["type"][row] = has_type
-                column["mistyped"][row] = bool(types) and not has_type
+        candidates = list(found.values())
+        for name, attribute in _READ_AS_THEY_ARE.items():
+            column[name][:] = [getattr(candidate, attribute) for candidate in candidates]
+        similarity = np.maximum(column["spelling"], column["romanised"])
+        column["close"][:] = np.maximum(0.0, 5 * similarity - 4)
+        column["encoder"][:] = np.maximum(0.0, column["encoder"])
+        column["script"][:] = [
+            candidate.spelling if same_script(candidate.query, candidate.name) else 0.0
+            for candidate in candidates
+        ]
+        column["length"][:] = similarity * [length_of(candidate.query) for candidate in candidates]
+        for row, concept in enumerate(found if question.types else ()):
+            types = self.evidence.types_of(concept)
+            has_type = any(asked in types for asked in question.types)
+            column["type"][row] = has_type
+            column["mistyped"][row] = bool(types) and not has_type
+        for row, concept in enumerate(found if question.properties else ()):
             agreed, denied = self._agreement(question, concept)
             column["properties"][row], column["contradicted"][row] = agreed, denied
-        similarity = np.maximum(column["spelling"], column["romanised"])
         column["first"][:], column["gap"][:] = compare_with_others(similarity)
         return rows
 
     def _agreement(self, question: Question, concept: int) -> tuple[float, float]:
         """Return the shares of the properties that agree and that do not; the rest is unknown."""
-        if not question.properties:
-            return 0.0, 0.0
         scores = [self.evidence.agreement(concept, asked) for asked in question.properties]
         agreed = sum(score for score in scores if score is not None)
         denied = sum(1 - score for score in scores if score is not None)
@@ -310,16 +314,19 @@ class Matcher:
 
 def add_hits(found: dict[int, Found], text: str, hits: Iterable[NameHit]) -> None:
     """Add the names that were found for a text to the candidates, by concept."""
-    folded, reading = fold(text), _reading(text)
-    seen: set[tuple[int, str]] = set()
-    for hit in hits:
-        # A name may be found in all languages and in its own: it counts once.
-        if (hit.entity, hit.name) in seen:
-            continue
-        seen.add((hit.entity, hit.name))
+    # A name may be found in all languages and in its own: it counts once.
+    distinct = list({(hit.entity, hit.name): hit for hit in reversed(list(hits))}.values())[::-1]
+    if not distinct:
+        return
+    folded, readings = fold(text), [hit.reading or _reading(hit.name) for hit in distinct]
+    [by_words] = process.cdist(
+        [_reading(text)], readings, scorer=fuzz.token_sort_ratio, dtype=np.float64
+    )
+    for hit, same_words in zip(distinct, by_words.tolist(), strict=True):
         spelling, romanised = hit.score / 100, hit.romanised / 100
-        words = fuzz.token_sort_ratio(reading, _reading(hit.name)) / 100 - romanised
-        is_exact = fold(hit.name) == folded
+        words = same_words / 100 - romanised
+        # Text is folded only where the names are as similar as names can be.
+        is_exact = hit.score == 100 and fold(hit.name) == folded
         candidate = found.get(hit.concept)
         if candidate is None:
             candidate = found[hit.concept] = Found(hit.entity, hit.name, hit.is_alias, query=text)

@@ -25,17 +25,17 @@ import re
 import shutil
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prixlm.arrays import group_starts
+from prixlm.arrays import group_starts, rank_in_group
 from prixlm.entities.romanise import romanise
 from prixlm.files import (
     drop_oldest_caches,
@@ -72,6 +72,8 @@ _SHORT = 12
 """Characters below which two typos may leave too few n-grams of three whole."""
 _MAX_NAMES = 8
 """Names of one concept among the candidates of a query."""
+_ROUNDING = 0.01
+"""Added to an upper bound of a similarity, since similarities are rounded to float32."""
 _READING, _PART = 0.95, 0.85
 """Weights of a similar reading, and of words of a name that are similar, beside a similar name."""
 
@@ -98,8 +100,7 @@ ORDER BY coalesce(f.num_facts, 0) DESC, e.concept, e.id, n.is_alias, n.name
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NameHit:
+class NameHit(NamedTuple):
     """A concept that was found, by the name that matched best."""
 
     entity: int
@@ -110,6 +111,7 @@ class NameHit:
     how: How
     score: float  # similarity of the spelling, 0 to 100
     romanised: float  # the same of the readings
+    reading: str = ""  # the name in Latin letters; empty if it is not at hand
 
 
 def fold(text: str) -> str:
@@ -205,28 +207,13 @@ class NameIndex:
         Exact names come first, own names before aliases, then names by their similarity in spelling
         or reading. A concept may be there with several names, so that the caller can leave one out.
         """
-        answers = []
-        for query in queries:
-            asked = _Query(self.kb, query, lang)
-            num_names: dict[int, int] = {}  # by concept
-            matches = self._ranked(asked, k) if asked.text else {}
-            hits = []
-            for row, how in matches.items():
-                concept = int(self._concepts[row])
-                if concept in num_names or len(num_names) < k:
-                    num_names[concept] = num_names.get(concept, 0) + 1
-                    if num_names[concept] <= _MAX_NAMES:
-                        hits.append(self._describe(asked, row, how))
-            answers.append(hits)
-        return answers
+        asked = [_Query(self.kb, query, lang) for query in queries]
+        return [self._candidates(query, k) if query.text else [] for query in asked]
 
-    def _ranked(self, asked: "_Query", k: int) -> dict[int, How]:
-        """Return how rows match: exact ones, then similar ones, the most alike first."""
-        exact = [row for rows in self._exact(asked, k) for row in rows.tolist()]
-        ranked: dict[int, How] = dict.fromkeys(exact, "exact")
-        for row, how, _ in self._similar(asked):
-            ranked.setdefault(row, how)
-        return ranked
+    def _candidates(self, asked: "_Query", k: int) -> list[NameHit]:
+        exact = np.concatenate(self._exact(asked, k))
+        found = _Compared(self, asked, np.concatenate([exact, self._sharing_any(asked)]))
+        return found.describe(found.best_concepts(exact, k))
 
     def _tiers(self, asked: "_Query", k: int) -> Iterator[tuple[How, Array]]:
         """Yield rows from the best kind of match to the worst; a later kind costs more."""
@@ -239,9 +226,13 @@ class NameIndex:
         yield "prefix", self._best_known(self._starts.begins_with(asked.text)[1], k, asked)
         yield "prefix", self._best_known(self._words.begins_with(asked.text)[1], k, asked)
         yield "substring", self._containing(asked)
-        for row, how, similarity in self._similar(asked, self._best_known(longer, k, asked)):
-            if similarity >= MIN_SIMILARITY:
-                yield how, np.array([row])
+        begins = self._best_known(longer, k, asked)
+        found = _Compared(self, asked, np.concatenate([begins, self._sharing_any(asked)]))
+        best = found.best(begins)
+        for place in np.lexsort((found.rows, -best)).tolist():
+            if best[place] < MIN_SIMILARITY:
+                return
+            yield found.how(place), found.rows[place : place + 1]
 
     def _exact(self, asked: "_Query", k: int) -> list[Array]:
         """Return the rows with exactly this text: own names, then aliases."""
@@ -278,38 +269,13 @@ class NameIndex:
         kept = [row for row in rows if wanted in self._folded.encoded(row)]
         return np.array(kept, np.int64)
 
-    def _similar(self, asked: "_Query", more: Iterable[int] = ()) -> list[tuple[int, How, float]]:
-        """Return rows that share n-grams with the query, the most alike first, and how alike.
-
-        more: rows whose reading begins with the query's, which are compared too.
-        """
-        from rapidfuzz import fuzz, process
-
-        begins = {int(row) for row in more}
-        rows = begins | set(self._sharing("folded", asked.text, asked))
-        rows |= set(self._sharing("romanised", asked.reading, asked))
+    def _sharing_any(self, asked: "_Query") -> Array:
+        """Return the rows that share the most n-grams with a query, in spelling or reading."""
+        rows = self._sharing("folded", asked.text, asked)
+        rows += self._sharing("romanised", asked.reading, asked)
         if asked.reading != asked.text:
-            rows |= set(self._sharing("folded", asked.reading, asked))
-        if not rows:
-            return []
-        ordered = np.array(sorted(rows))
-        texts = self._folded.beginnings(ordered, MAX_TEXT)
-        kept = self._readings.beginnings(ordered, MAX_TEXT)
-        readings = [reading or text for reading, text in zip(kept, texts, strict=True)]
-        [spelled] = process.cdist([asked.short], texts, scorer=fuzz.ratio)
-        [read] = process.cdist([asked.short_reading], readings, scorer=fuzz.ratio)
-        part = _part_ratios(asked.short_reading, readings)
-        part[[row in begins for row in ordered.tolist()]] = 100
-        best = np.maximum(np.maximum(spelled, _READING * read), _PART * part)
-        order = np.lexsort((ordered, -best))
-        by_spelling = spelled >= read
-        found: list[tuple[int, How, float]] = []
-        for place in order.tolist():
-            how: How = "spelling" if by_spelling[place] else "romanised"
-            if texts[place] == asked.text and len(asked.text) < MAX_TEXT:
-                how = "exact"
-            found.append((int(ordered[place]), how, float(best[place])))
-        return found
+            rows += self._sharing("folded", asked.reading, asked)
+        return np.array(rows, np.int64)
 
     def _sharing(self, field: str, text: str, asked: "_Query") -> list[int]:
         """Return the rows that share the most n-grams with a text, rare ones counting more."""
@@ -356,6 +322,10 @@ class NameIndex:
         addresses = [address for _, address in found.hits]
         return [int(row or 0) for row in self._searcher.fast_field_values("row", addresses)]
 
+    def lang_of(self, entity: int) -> str:
+        """Return the language of an entity."""
+        return self._langs[bisect.bisect(self._lang_starts, entity) - 1]
+
     def _describe(self, asked: "_Query", row: int, how: How) -> NameHit:
         from rapidfuzz import fuzz
 
@@ -365,7 +335,7 @@ class NameIndex:
         return NameHit(
             entity=entity,
             concept=int(self._concepts[row]),
-            lang=self._langs[bisect.bisect(self._lang_starts, entity) - 1],
+            lang=self.lang_of(entity),
             name=self._names[row],
             is_alias=bool(self._is_alias[row]),
             how=how,
@@ -384,6 +354,126 @@ class _Query:
         self.short_reading = self.reading[:MAX_TEXT]
         self.lang = lang
         self.ids = None if lang is None else kb.entity_range(lang)
+
+
+class _Compared:
+    """Rows of an index beside a query: their texts, readings and similarities.
+
+    Dimension letters: R distinct rows.
+    """
+
+    def __init__(self, index: NameIndex, asked: _Query, rows: Array) -> None:
+        self.index, self.asked = index, asked
+        ordered = np.sort(rows)
+        self.rows = ordered[group_starts(ordered)]  # (R,)
+        self.texts = index._folded.beginnings(self.rows, MAX_TEXT)
+        kept = index._readings.beginnings(self.rows, MAX_TEXT)
+        self.readings = [reading or text for reading, text in zip(kept, self.texts, strict=True)]
+        self.spelled = _ratios(asked.short, self.texts)  # (R,)
+        if asked.short_reading != asked.short:
+            self.read = _ratios(asked.short_reading, self.readings)  # (R,)
+        else:  # half of all names are their own reading
+            self.read = self.spelled.copy()
+            others = [place for place, reading in enumerate(kept) if reading]
+            self.read[others] = _ratios(asked.short_reading, [kept[place] for place in others])
+        # As float32 throughout, so that the same names tie however they were compared.
+        spelled, read = self.spelled.astype(np.float32), self.read.astype(np.float32)
+        self._whole = np.maximum(spelled, _READING * read)
+
+    def best(self, begins: Array) -> Array:
+        """Return the similarity by which rows are ranked, (R,): whole, or some of the words.
+
+        begins: rows whose reading begins with the query's, whose words are thus the same.
+        """
+        best = self._with_parts(self._whole, np.ones(len(self.rows), bool))
+        is_begun = np.isin(self.rows, begins)
+        return np.maximum(best, np.where(is_begun, np.float32(100 * _PART), 0))
+
+    def best_concepts(self, exact: Array, k: int) -> Array:
+        """Return the places of the names of the best `k` concepts, best first, a few of each.
+
+        exact: rows that come first, in this order.
+        The words of a name take most of the time, and few names need them: those that may be
+        among the best, and the further names of these concepts.
+        """
+        if not len(self.rows):
+            return self.rows
+        # Rows of a concept are consecutive numbers, so they are one group here.
+        starts = group_starts(self.index._concepts[self.rows])
+        group = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(self.rows)))
+        by_group = np.sort(np.maximum.reduceat(self._whole, starts))
+        is_near = self._most >= (by_group[-k] if k <= len(by_group) else 0)
+        best = self._with_parts(self._whole, is_near)
+        best[np.searchsorted(self.rows, exact)] = 1000 + np.arange(len(exact), 0, -1)
+        is_best = np.zeros(len(starts), bool)
+        is_best[np.argsort(-np.maximum.reduceat(best, starts), kind="stable")[:k]] = True
+        best = self._with_parts(best, ~is_near & is_best[group])
+        places = np.flatnonzero(is_best[group])
+        places = places[np.argsort(-best[places], kind="stable")]
+        # Of each concept the first few names: count within its group, then restore the order.
+        by_concept = np.argsort(group[places], kind="stable")
+        is_kept = rank_in_group(group[places[by_concept]]) < _MAX_NAMES
+        return places[np.sort(by_concept[is_kept])]
+
+    @cached_property
+    def _most(self) -> Array:
+        """An upper bound of the similarity by words, (R,).
+
+        The longest common subsequence of the query, Q letters, and some words is at most that of
+        the query and the whole name, L letters. So the ratio 2 L / (Q + length of the words) is
+        at most 2 L / (Q + L).
+        """
+        size = len(self.asked.short_reading)
+        sizes = np.fromiter(map(len, self.readings), np.int64, len(self.readings))
+        common = self.read * (size + sizes) / 200
+        return np.asarray(_PART * 200 * common / (size + common) + _ROUNDING)
+
+    def _with_parts(self, best: Array, is_asked: Array) -> Array:
+        """Return the similarity by words where it is larger and asked for, (R,)."""
+        places = np.flatnonzero(is_asked & (self._most > best))
+        parts = _part_ratios(self.asked.short_reading, [self.readings[p] for p in places.tolist()])
+        better = best.copy()
+        better[places] = np.maximum(best[places], _PART * parts)
+        return better
+
+    def how(self, place: int) -> How:
+        """Return how a row matches."""
+        text = self.asked.text
+        if self.texts[place] == text[:MAX_TEXT] and (
+            len(text) < MAX_TEXT or self.index._folded[int(self.rows[place])] == text
+        ):
+            return "exact"
+        return "spelling" if self.spelled[place] >= self.read[place] else "romanised"
+
+    def describe(self, places: Array) -> list[NameHit]:
+        """Return the names of some rows."""
+        index, rows = self.index, self.rows[places]
+        columns = zip(
+            places.tolist(),
+            rows.tolist(),
+            index._entities[rows].tolist(),
+            index._concepts[rows].tolist(),
+            index._is_alias[rows].tolist(),
+            self.spelled[places].tolist(),
+            self.read[places].tolist(),
+            strict=True,
+        )
+        hits = []
+        for place, row, entity, concept, is_alias, spelled, read in columns:
+            name, reading, how = index._names[row], self.readings[place], self.how(place)
+            # A reading in other letters stands for none, and a longer one is cut.
+            if not reading.isascii() or max(len(reading), len(name)) >= MAX_TEXT:
+                reading = ""
+            lang = index.lang_of(entity)
+            hits.append(NameHit(entity, concept, lang, name, is_alias, how, spelled, read, reading))
+        return hits
+
+
+def _ratios(query: str, texts: list[str]) -> Array:
+    """Return how alike a query and each text are, 0 to 100, (N,)."""
+    from rapidfuzz import fuzz, process
+
+    return np.asarray(process.cdist([query], texts, scorer=fuzz.ratio, dtype=np.float64)[0])
 
 
 def build_names(kb: KB, progress: Progress | None = None) -> NameIndex:
@@ -440,18 +530,19 @@ def _part_ratios(query: str, texts: list[str]) -> Array:
 
     It is 0 for a text that has no more words than the query.
     """
-    from rapidfuzz import fuzz, process
-
     size = query.count(" ") + 1
-    runs, owner = [], []
+    runs: list[str] = []
+    places, starts = [], []  # of the texts with more words, and where their runs begin
     for place, text in enumerate(texts):
         words = text.split(" ")
         if len(words) > size:  # else the whole name is as good
-            runs += [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
-            owner += [place] * (len(words) - size + 1)
+            places.append(place)
+            starts.append(len(runs))
+            last = len(words) - size
+            runs += words if size == 1 else [" ".join(words[i : i + size]) for i in range(last + 1)]
     best = np.zeros(len(texts), np.float32)
     if runs:
-        np.maximum.at(best, owner, process.cdist([query], runs, scorer=fuzz.ratio)[0])
+        best[places] = np.maximum.reduceat(_ratios(query, runs).astype(np.float32), starts)
     return best
 
 

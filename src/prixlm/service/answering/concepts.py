@@ -6,8 +6,9 @@ entities if that key means one concept in the whole KB, else `lang:key`.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from prixlm.errors import PrixError
 from prixlm.kb.lookup import Facts, Lookup
@@ -32,6 +33,8 @@ _NUM_KNOWN = 6
 """Facts that are shown of a subject or object."""
 _NUM_NAMES = 6
 """Names that are shown of a subject or object."""
+_NUM_ABOUT = 3
+"""Facts that tell namesakes apart."""
 _MAX_ABOUT = 120
 """Characters of the words that tell namesakes apart."""
 _WIKIDATA = re.compile("[QP][1-9][0-9]*").fullmatch
@@ -265,17 +268,29 @@ class Concepts:
         return KnownEntity(
             entity=self.ref(concept, langs),
             names=[Name(text=text, lang=lang) for text, lang in list(names)[:_NUM_NAMES]],
-            facts=self._telling_facts(entities, langs, without, without_to),
+            facts=[
+                KnownFact(
+                    relation=self.relation(relation, langs),
+                    value=self.ref(value, langs),
+                    langs=stated,
+                    inverse=inverse,
+                )
+                for inverse, relation, value, stated in islice(
+                    self._telling_facts(entities, without, without_to), _NUM_KNOWN
+                )
+            ],
         )
 
     def _telling_facts(
         self,
         entities: Sequence[int],
-        langs: Sequence[str],
         without: tuple[int, int] | None = None,
         without_to: tuple[int, int] | None = None,
-    ) -> list[KnownFact]:
-        """Return the facts that tell a concept apart, one of each relation.
+    ) -> Iterator[tuple[bool, int, int, list[str]]]:
+        """Yield the facts that tell a concept apart, one of each relation.
+
+        A fact is whether the concept is its object, its relation, the other concept, and the
+        languages that state it.
 
         A type says most; then relations with few values, such as a birthplace, stated by most
         languages. Facts in which it is the object come last.
@@ -289,36 +304,25 @@ class Concepts:
             is_type = _TYPES.match(self.lookup.relation_keys[key[1]]) is not None
             return key[0], not is_type, len(groups[key]), -_num_langs(groups[key]), key[1]
 
-        facts: list[KnownFact] = []
         said: set[int] = set()  # concepts: a director who is the writer too is named once
         for inverse, relation in sorted(groups, key=order):
             values = groups[inverse, relation]
             new = [value for value in values if value not in said]
-            if not new:
-                continue
-            value = min(new, key=lambda value: (-len(values[value]), value))
-            said.add(value)
-            facts.append(
-                KnownFact(
-                    relation=self.relation(relation, langs),
-                    value=self.ref(value, langs),
-                    langs=sorted(values[value]),
-                    inverse=inverse,
-                )
-            )
-            if len(facts) == _NUM_KNOWN:
-                break
-        return facts
+            if new:
+                value = min(new, key=lambda value: (-len(values[value]), value))
+                said.add(value)
+                yield inverse, relation, value, sorted(values[value])
 
     def about(self, concept: int, langs: Sequence[str]) -> str:
         """Return a few words that tell a concept from its namesakes."""
-        facts = self._telling_facts(self.lookup.entities_of(concept), langs)
-        words = (
-            fact.value.name.text
-            if fact.inverse is False and _TYPES.match(fact.relation.key)
-            else f"{'← ' if fact.inverse else ''}{fact.relation.name.text}: {fact.value.name.text}"
-            for fact in facts[:3]
-        )
+        words = []
+        facts = self._telling_facts(self.lookup.entities_of(concept))
+        for inverse, relation, value, _ in islice(facts, _NUM_ABOUT):
+            text = self.lookup.name(self.shown_entity(value, langs))
+            if inverse or not _TYPES.match(self.lookup.relation_keys[relation]):
+                name = self.lookup.relation_name(relation, langs)[0]
+                text = f"{'← ' if inverse else ''}{name}: {text}"
+            words.append(text)
         text = " · ".join(words)
         return text if len(text) <= _MAX_ABOUT else text[: _MAX_ABOUT - 1] + "…"
 

@@ -28,7 +28,6 @@ from prixlm.reports.console import language_name
 from prixlm.service.answering.concepts import Concepts, NotFound
 from prixlm.service.markup import clean, shorten
 from prixlm.service.reconcile.queries import (
-    MAX_LIMIT,
     ConditionQuery,
     EntityValue,
     ExtendProperty,
@@ -192,7 +191,8 @@ class Answers:
 
     def match(self, asked: Sequence[Asked]) -> list[list[dict[str, Any]]]:
         """Return the candidates of each question, in the shape of version 0.2."""
-        found = self.matcher.match([one.question for one in asked], MAX_LIMIT)
+        most = max((one.limit for one in asked), default=1)
+        found = self.matcher.match([one.question for one in asked], most)
         return [
             [self._candidate(one, candidate) for candidate in candidates[: one.limit]]
             for one, candidates in zip(asked, found, strict=True)
