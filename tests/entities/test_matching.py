@@ -18,6 +18,8 @@ from prixlm.entities.matching import (
     Matcher,
     Question,
     compare_with_others,
+    find_sole,
+    lift_exact,
     softmax_with_none,
 )
 from prixlm.entities.matching_fit import read_default
@@ -138,6 +140,32 @@ def test_without_a_threshold_only_exact_names_without_a_namesake_match(matcher: 
     assert ask(cautious, "Tbilisi")[0].match
     assert not ask(cautious, "Georgia")[0].match
     assert not ask(cautious, "Tbilissi")[0].match
+
+
+def test_an_exact_name_without_a_namesake_matches_however_short(matcher: Matcher) -> None:
+    """The regression alone is too cautious: it adds up similarities, and short names have few."""
+    strict = dataclasses.replace(matcher.coefficients, threshold=0.999, none=(20.0, 0.0))
+    for exact, wanted in ((None, False), (0.98, True)):
+        own = dataclasses.replace(strict, exact=exact)
+        asking = Matcher(matcher.lookup, matcher.names, own)
+        [[best, *others]] = asking.match([Question(names=("Asia",))])
+        assert best.match is wanted and best.features["exact"] == 1
+        assert best.probability == pytest.approx(0.98) if wanted else best.probability < 0.5
+        assert best.probability + sum(one.probability for one in others) <= 1 + 1e-9
+
+
+def test_the_sole_exact_name_takes_its_share_from_the_others() -> None:
+    features = np.zeros((5, len(FEATURES)))
+    features[[0, 2, 3], FEATURES.index("exact")] = 1  # alone in question 0, twice in question 1
+    owner = np.array([0, 0, 1, 1, 1])
+    is_sole = find_sole(features, owner)
+    assert is_sole.tolist() == [True, False, False, False, False]
+    chances = np.array([0.4, 0.2, 0.4, 0.3, 0.1])
+    lifted = lift_exact(chances, is_sole, owner, 0.95)
+    assert lifted == pytest.approx([0.95, 0.2 * 0.05 / 0.6, 0.4, 0.3, 0.1])
+    assert lift_exact(lifted, is_sole, owner, 0.5) == pytest.approx(lifted), "never lowered"
+    features[0, FEATURES.index("contradicted")] = 0.5
+    assert not find_sole(features, owner).any(), "a property speaks against it"
 
 
 def test_questions_of_a_batch_do_not_influence_each_other(matcher: Matcher) -> None:

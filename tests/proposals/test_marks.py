@@ -4,8 +4,10 @@ import json
 import sqlite3
 import tempfile
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, tzinfo
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prixlm import PrixError
+from prixlm.proposals import marks as module
 from prixlm.proposals.marks import (
     ACCEPTED,
     DISPUTED,
@@ -26,6 +29,7 @@ from prixlm.proposals.marks import (
     has_marks,
     read_verdicts,
 )
+from prixlm.proposals.queue import Queue
 from tests.helpers import fact_row, label_row, link_row, make_proposals
 
 TALLINN = Replacement(7, "Q1770", "Tallinn")
@@ -79,7 +83,7 @@ def test_a_batch_is_one_line_of_the_log_however_many_rows_it_marks(marks: Marks)
 def test_nothing_is_written_before_the_first_mark(folder: Path) -> None:
     before = sorted(folder.iterdir())
     marks = Marks.open(folder)
-    assert marks.version == 0 and marks.log() == [] and marks.undo("Anna") == []
+    assert marks.version == 0 and marks.log() == [] and marks.undo("Anna").count == 0
     assert marks.add("Anna", []) == 0 and not len(marks.verdicts("facts").rows)
     for wrong in ("facts", 9, "accept"), ("facts", -1, "accept"), ("labels", 0, "accept"):
         with pytest.raises(PrixError, match="has no such row"):
@@ -112,11 +116,11 @@ def test_undo_is_a_row_and_nothing_is_changed_or_deleted(folder: Path, marks: Ma
     marks.add("Bo", [NewMark("facts", 0, "reject")])
     before = dump(folder)
     undone = marks.undo("Anna")
-    assert [(entry.row, entry.undone) for entry in undone] == [(0, True), (1, True)]
+    assert [(entry.row, entry.undone) for entry in undone.shown] == [(0, True), (1, True)]
     assert set(before) < set(dump(folder))
     assert states(marks.verdicts("facts")) == {0: "rejected"}
     assert [entry.undone for entry in marks.log()] == [False, True, True]
-    assert marks.undo("Anna") == []
+    assert marks.undo("Anna").count == 0
     db = sqlite3.connect(folder / "marks.db")
     for statement in ("UPDATE marks SET row = 3", "DELETE FROM marks", "DELETE FROM batches"):
         with pytest.raises(sqlite3.IntegrityError, match="marks are only appended"):
@@ -132,8 +136,8 @@ def test_undo_has_no_limit(marks: Marks) -> None:
             states(marks.verdicts("facts"))[number % 5]
             == ("accepted", "rejected", "skipped")[number % 3]
         )
-        assert [entry.row for entry in marks.undo("Anna")] == [number % 5]
-    assert marks.undo("Anna") == [] and not len(marks.verdicts("facts").rows)
+        assert [entry.row for entry in marks.undo("Anna").shown] == [number % 5]
+    assert marks.undo("Anna").count == 0 and not len(marks.verdicts("facts").rows)
 
 
 def test_a_bulk_mark_of_100_000_rows_is_undone_at_once(tmp_path: Path) -> None:
@@ -146,10 +150,50 @@ def test_a_bulk_mark_of_100_000_rows_is_undone_at_once(tmp_path: Path) -> None:
     assert Counter(verdicts.state.tolist()) == {ACCEPTED: 99_999, DISPUTED: 1}
     assert marks.disagreements() == [("labels", 5)]
     assert len(marks.changed("labels", 1)) == 100_000
-    assert len(marks.undo("Anna")) == 100_000
+    assert marks.undo("Anna").count == 100_000
     assert states(marks.verdicts("labels")) == {5: "rejected"}
     assert len(marks.changed("labels", 2)) == 100_000, "of the undone batch"
     marks.close()
+
+
+def test_undo_of_a_bulk_mark_holds_only_what_is_shown(tmp_path: Path) -> None:
+    """A list of 100,000 entries takes 30 MB; a bulk mark may have millions."""
+    folder = make_proposals(tmp_path / "p", [fact_row(0)], [label_row()] * 100_000)
+    queue = Queue(folder, Marks.open(folder))
+    queue.marks.add("Anna", (NewMark("labels", n, "accept") for n in range(100_000)), bulk=True)
+    queue.refresh()
+    tracemalloc.start()
+    undone = queue.marks.undo("Anna", 3)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert undone.count == 100_000 and [entry.row for entry in undone.shown] == [0, 1, 2]
+    assert peak < 1_000_000
+    queue.refresh()
+    assert queue.num_open == 100_001
+    queue.marks.close()
+
+
+def test_a_clock_that_jumps_back_changes_no_order(
+    marks: Marks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        hours = 23
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
+            Clock.hours -= 1
+            return cls(2030, 1, 1, Clock.hours, tzinfo=tz)
+
+    monkeypatch.setattr(module, "datetime", Clock)
+    for verdict in ("accept", "reject"):
+        marks.add("Anna", [NewMark("facts", 0, verdict)])
+    times = [entry.time for entry in marks.log()]
+    assert times == sorted(times), "the newest mark has the oldest time"
+    assert states(marks.verdicts("facts")) == {0: "rejected"}
+    assert [entry.verdict for entry in marks.log()] == ["reject", "accept"]
+    assert [entry.verdict for entry in marks.undo("Anna").shown] == ["reject"]
+    assert states(marks.verdicts("facts")) == {0: "accepted"}
+    assert [entry.verdict for entry, _ in marks.batches()] == ["reject", "accept"]
 
 
 def test_the_majority_decides_and_a_tie_is_disputed(marks: Marks) -> None:

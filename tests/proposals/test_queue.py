@@ -306,7 +306,7 @@ def test_going_through_the_queue_meets_every_proposal_once(queue: Queue) -> None
             before, here = queue.neighbours(Selection(), order, *here)
             here = here or before
         assert len(met) == len(set(met)) == 10 and queue.num_open == 0
-        while queue.marks.undo("Anna"):
+        while queue.marks.undo("Anna").count:
             queue.refresh()
 
 

@@ -64,6 +64,8 @@ _READ_AS_THEY_ARE = {
 """Features that are fields of `Found`."""
 DEPTH = 30
 """Names that are asked of the index for each name of a question."""
+PRECISION = 0.95
+"""Precision on held-out concepts from which a candidate is a match."""
 _NEIGHBOURS = 10
 """Entities that an encoder adds to the candidates of each name."""
 _LENGTH = math.log(30)
@@ -104,6 +106,7 @@ class Coefficients:
     kb: str  # fingerprint
     encoder: str | None = None  # fingerprint, if there was one
     held_out: dict[str, float] = field(default_factory=dict)
+    exact: float | None = None  # how often an exact name without a namesake is right, if enough
 
     def read_weights(self) -> Array:
         """Return the weights in the order of FEATURES, (D,)."""
@@ -223,13 +226,14 @@ class Matcher:
         for _, _, value, concept, row in sorted(order)[:k]:
             best, shown = found[concept], dict(zip(FEATURES, features[row].tolist(), strict=True))
             candidates.append(Candidate(concept, best.entity, best.name, -value, False, shown))
-        num_exact = sum(one.is_exact for one in found.values())
-        return self._mark(question, candidates, num_exact)
+        first = min(order)[-1]
+        is_sole = find_sole(features, np.zeros(len(features), np.int64))[first]
+        return self._mark(question, candidates, bool(is_sole))
 
     def _mark(
-        self, question: Question, candidates: list[Candidate], num_exact: int
+        self, question: Question, candidates: list[Candidate], is_sole: bool
     ) -> list[Candidate]:
-        """Mark the first candidate as a match if it is one. num_exact: of all candidates."""
+        """Mark the first candidate as a match if it is one. is_sole: see `find_sole`."""
         best = candidates[0]
         threshold = self.coefficients.threshold
         if best.concept == question.concept:
@@ -237,10 +241,11 @@ class Matcher:
             is_match = True
         elif not question.names:
             is_match = False  # the regression knows no question without a name
-        elif threshold is None:
-            is_match = num_exact == 1 and best.features["exact"] > 0
         else:
-            is_match = best.probability >= threshold
+            is_match = threshold is not None and best.probability >= threshold
+            # Without a threshold there is nothing better than the letters.
+            if threshold is None or self.coefficients.exact is not None:
+                is_match |= is_sole
         return [dataclasses.replace(best, match=is_match), *candidates[1:]]
 
     def _keep_required(self, question: Question, found: dict[int, Found]) -> dict[int, Found]:
@@ -276,7 +281,11 @@ class Matcher:
         scores = features @ self.coefficients.read_weights()
         constant, by_length = self.coefficients.none
         none = constant + by_length * length_of(max(question.names, key=len))
-        return softmax_with_none(scores, none)
+        chances = softmax_with_none(scores, none)
+        if self.coefficients.exact is None:
+            return chances
+        owner = np.zeros(len(chances), np.int64)
+        return lift_exact(chances, find_sole(features, owner), owner, self.coefficients.exact)
 
     def features(self, question: Question, found: dict[int, Found]) -> Array:
         """Return the features of the candidates of a question, (R, D)."""
@@ -364,6 +373,31 @@ def compare_with_others(values: Array) -> tuple[Array, Array]:
     second, first = np.partition(values, -2)[-2:]
     is_first = values == first
     return is_first, values - np.where(is_first, second, first)
+
+
+def find_sole(features: Array, owner: Array) -> Array:
+    """Return which candidates are the only exact one of their question, (R,) bool.
+
+    Those that a type or a property speaks against are left out. owner: (R,) their questions.
+    """
+    exact, *against = (FEATURES.index(name) for name in ("exact", "contradicted", "mistyped"))
+    is_exact = features[:, exact] > 0
+    is_sole = is_exact & (np.bincount(owner, is_exact, 1)[owner] == 1)
+    return np.asarray(is_sole & ~(features[:, against] > 0).any(1))
+
+
+def lift_exact(chances: Array, is_sole: Array, owner: Array, exact: float) -> Array:
+    """Return probabilities where sole exact names have `exact` at least, and others the rest.
+
+    The regression adds up similarities, so that it is too cautious with short names that are
+    exact. chances: (R,), is_sole: (R,) bool, owner: (R,) ascending.
+    """
+    lifted = np.where(is_sole, np.maximum(chances, exact), chances)
+    # (Q,) what the sole ones had and have; the others share what is left, as before.
+    had = np.bincount(owner, np.where(is_sole, chances, 0.0), 1)
+    has = np.bincount(owner, np.where(is_sole, lifted, 0.0), 1)
+    left = ((1 - has) / np.maximum(1 - had, 1e-12))[owner]
+    return np.asarray(np.where(is_sole, lifted, chances * np.minimum(1.0, left)))
 
 
 def length_of(query: str) -> float:

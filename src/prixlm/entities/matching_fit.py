@@ -8,8 +8,9 @@ the whole concept is taken away: most tables have rows that a KB lacks. Half of 
 with a property, some with a type; a few of those are wrong, as in real tables.
 
 Folds are by concept. A candidate is a `match` from the probability on where the precision on the
-held-out folds is 95 %; if it never is, only exact names without a namesake are. A KB of one
-language without aliases has nothing to fit on and uses `matching.json`, fitted on the world KB:
+held-out folds is 95 %. So is an exact name without a namesake, if such names are right that often
+or if there is no such probability. A KB of one language without aliases has nothing to fit on and
+uses `matching.json`, fitted on the world KB:
 
     python -m prixlm.entities.matching_fit KB OUT.json
 
@@ -35,12 +36,15 @@ from prixlm.entities.evidence import Evidence, Property, Type, Value
 from prixlm.entities.matching import (
     DEPTH,
     FEATURES,
+    PRECISION,
     Coefficients,
     Found,
     Matcher,
     Question,
     add_hits,
+    find_sole,
     length_of,
+    lift_exact,
 )
 from prixlm.entities.names import NameHit, NameIndex, build_names, fold
 from prixlm.entities.romanise import romanise
@@ -53,9 +57,7 @@ from prixlm.types import Array, Progress
 if TYPE_CHECKING:  # an encoder brings torch, which a server without one does not need
     from prixlm.entities.linker import EntityLinker
 
-VERSION = 1
-PRECISION = 0.95
-"""Precision on held-out concepts from which a candidate is a match."""
+VERSION = 2
 NUM_QUESTIONS = 2000
 MIN_QUESTIONS = 300
 """With fewer questions to fit on, the default is more reliable."""
@@ -68,7 +70,9 @@ _CHUNK = 250
 """Questions that are asked of the index together."""
 
 REMOVED = 0.25
-"""Share of the questions without a right answer."""
+"""Share of the questions without a right answer: the threshold holds also for such a table."""
+_REMOVED_WEIGHT = 0.5
+"""Weight of those in the calibration: of most tables, the KB lacks less than a quarter."""
 _KEPT, _SLIP = 0.1, 0.2
 """Shares of the questions that leave the name among the candidates, as it is or misspelt."""
 _WITH_PROPERTY, _WITH_TYPE, _WRONG = 0.5, 0.3, 0.15
@@ -106,6 +110,7 @@ class Sample:
     right: Array  # (R,) bool
     length: Array  # (Q,) of the query, see `length_of`
     concept: Array  # (Q,) that was asked for, also where it was removed
+    removed: Array  # (Q,) bool, whether it was
 
     def __len__(self) -> int:
         return len(self.length)
@@ -120,6 +125,7 @@ class Sample:
             self.right[kept],
             self.length[wanted],
             self.concept[wanted],
+            self.removed[wanted],
         )
 
 
@@ -300,6 +306,7 @@ def make_sample(
         np.array(right, bool),
         np.array([length_of(one.query) for one in asked]),
         np.array([one.concept for one in asked], np.int64),
+        np.array([one.is_removed for one in asked], bool),
     )
 
 
@@ -380,6 +387,10 @@ def fit_sample(sample: Sample, kb: str, encoder: str | None) -> Coefficients:
         held_out[of_test] = softmax_by_question(
             sample.take(test), factor * scores[of_test], factor * none[test] + shift
         )
+    is_sole = find_sole(sample.features, sample.owner)
+    exact = find_precision(sample.right[is_sole])
+    if exact is not None:
+        held_out = lift_exact(held_out, is_sole, sample.owner, exact)
     threshold = find_threshold(*best_of_each(sample, held_out))
     figures = _figures(sample, held_out, threshold)
     factor, shift = _calibrate(sample, scores, none)
@@ -387,7 +398,7 @@ def fit_sample(sample: Sample, kb: str, encoder: str | None) -> Coefficients:
     parameters[-2] += shift
     weights = dict(zip(FEATURES, np.round(parameters[:-2], 4).tolist(), strict=True))
     constant, by_length = np.round(parameters[-2:], 4).tolist()
-    return Coefficients(weights, (constant, by_length), threshold, kb, encoder, figures)
+    return Coefficients(weights, (constant, by_length), threshold, kb, encoder, figures, exact)
 
 
 def _scatter(concept: Array) -> Array:
@@ -421,13 +432,15 @@ def _calibrate(sample: Sample, scores: Array, none: Array) -> tuple[float, float
     The fit weighs all candidates alike; a reader looks at the best one. The factor and the shift
     make its probability fit the share that is right, and keep the order of the candidates.
     """
+    # (Q',) weights of the questions with candidates, as `best_of_each` returns them
+    weight = np.where(sample.removed, _REMOVED_WEIGHT, 1.0)[np.unique(sample.owner)]
 
     def loss(values: Array) -> float:
         factor, shift = math.exp(values[0]), values[1]
         held_out = softmax_by_question(sample, factor * scores, factor * none + shift)
         chance, right = best_of_each(sample, held_out)
         likely = np.where(right, chance, 1 - chance)
-        return float(-np.log(np.maximum(likely, 1e-9)).sum() + (values**2).sum())
+        return float(-(weight * np.log(np.maximum(likely, 1e-9))).sum() + (values**2).sum())
 
     result = minimize(loss, np.zeros(2), method="Nelder-Mead", options={"maxiter": 100})
     return math.exp(result.x[0]), float(result.x[1])
@@ -487,6 +500,14 @@ def find_threshold(probability: Array, right: Array, precision: float = PRECISIO
         return None
     lowest = float(probability[order][enough[-1] + _MIN_MATCHES - 1])
     return math.floor(lowest * 1e4) / 1e4  # rounded up, it would leave out the last answer
+
+
+def find_precision(right: Array, precision: float = PRECISION) -> float | None:
+    """Return the share that is right, if there are enough and it is high enough for a match."""
+    if len(right) < _MIN_MATCHES:
+        return None
+    share, error = float(right.mean()), math.sqrt(precision * (1 - precision) / len(right))
+    return math.floor(share * 1e4) / 1e4 if share - error >= precision else None
 
 
 def _figures(sample: Sample, held_out: Array, threshold: float | None) -> dict[str, float]:

@@ -90,6 +90,14 @@ class Entry:
     undone: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A batch that was taken back; 0 marks if there was none."""
+
+    count: int
+    shown: list[Entry]  # the first marks of it
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """The marked rows of a table, over all reviewers.
@@ -192,10 +200,13 @@ class Marks:
         with self._database.writing() as db:
             return _append_batch(db, reviewer, itertools.chain([first], rows), bulk=bulk)
 
-    def undo(self, reviewer: str) -> list[Entry]:
-        """Take back the reviewer's last batch that is not undone; return its marks, or none."""
+    def undo(self, reviewer: str, shown: int = 10) -> "Undone":
+        """Take back the reviewer's last batch that is not undone; return what it was.
+
+        shown: the number of marks that are returned; a batch may have millions.
+        """
         if not self._database.path.exists():
-            return []
+            return Undone(0, [])
         with self._database.writing() as db:
             found = db.execute(
                 "SELECT batch, first, stop FROM batches b WHERE reviewer = ? AND undoes IS NULL "
@@ -204,11 +215,11 @@ class Marks:
                 (reviewer,),
             ).fetchone()
             if found is None:
-                return []
+                return Undone(0, [])
             batch, first, stop = found
             _append_batch(db, reviewer, [], undoes=batch)
-            where = "WHERE m.seq >= ? AND m.seq < ? ORDER BY m.seq"
-            return _read_entries(db, where, (first, stop))
+            where = "WHERE m.seq >= ? AND m.seq < ? ORDER BY m.seq LIMIT ?"
+            return Undone(stop - first, _read_entries(db, where, (first, stop, shown)))
 
     def verdicts(self, table: str, rows: Array | None = None) -> Verdicts:
         """Return the verdicts of a table, or of some rows of it."""

@@ -137,8 +137,11 @@ class Queue:
                 rows = self.marks.changed(table, self._version) if is_continued else None
                 if rows is None:
                     self._take_over(table, None, self.marks.verdicts(table))
-                elif len(rows):
-                    self._take_over(table, rows, self.marks.verdicts(table, rows))
+                    continue
+                # In parts: a bulk mark changes millions of rows, and SQLite is told each of them.
+                for start in range(0, len(rows), _CHUNK):
+                    part = rows[start : start + _CHUNK]
+                    self._take_over(table, part, self.marks.verdicts(table, part))
             self._version = version
             self._cache.clear()
             self._correct()

@@ -99,6 +99,7 @@ class Opened:
             raise PrixError("the folders changed while they were opened. Try again.")
         self._made: dict[str, Any] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._loading: threading.Thread | None = None
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """Return a value that is made at the first call; who asks meanwhile waits for it."""
@@ -121,6 +122,23 @@ class Opened:
     def asker(self) -> "Batcher[_Question, asking.Asked] | None":
         """Return the queue of all evidence, which takes seconds to load; None without it."""
         return self.once("asker", self._open_asker) if self.has_evidence() else None
+
+    def is_loading(self) -> bool:
+        """Tell whether all evidence will be there in a moment; begin to load it if nobody did."""
+        if self.is_made("asker") or not self.has_evidence():
+            return False
+        with self._locks["loading"]:
+            if self._loading is None and not self.is_made("asker"):
+                self._loading = threading.Thread(target=self._load_asker, daemon=True)
+                self._loading.start()
+        return True
+
+    def _load_asker(self) -> None:
+        try:
+            self.asker()
+        except Exception:  # a damaged file can be wrong in any way; nobody waits for the answer
+            logger.exception("the evidence cannot be loaded")
+            self.once("asker", lambda: None)
 
     def _open_asker(self) -> "Batcher[_Question, asking.Asked] | None":
         assert self.proposals is not None

@@ -315,6 +315,10 @@ class ProposalAnswer(Model):
         default_factory=list, description="Objects that the language states already."
     )
     marks: list[MarkEntry] = Field(description="By reviewer, the last of each.")
+    pending: bool = Field(
+        default=False,
+        description="Models are still loading: more evidence and alternatives will follow.",
+    )
     next: str | None = Field(default=None, description="The next open proposal of the filter.")
     previous: str | None = None
 

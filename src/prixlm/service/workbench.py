@@ -345,7 +345,11 @@ class Workbench:
         reviewer: str | None = None,
     ) -> schemas.ProposalAnswer:
         """Return a proposal with all that a reviewer needs to judge it."""
-        return self.review.proposal(text, asked, order, langs, reviewer, self.questions.about)
+        # Asked before the evidence: if it arrives in between, the page merely looks once more.
+        is_pending = self.opened.is_loading()
+        answer = self.review.proposal(text, asked, order, langs, reviewer, self.questions.about)
+        is_pending = is_pending and answer.proposal.table == "facts"
+        return answer.model_copy(update={"pending": is_pending})
 
     def sample(
         self, asked: Filter, seed: int = 0, langs: Sequence[str] = ()

@@ -1,5 +1,6 @@
 """Questions to the models: completion, translation and links, and what is refused."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,11 @@ def test_a_proposal_shows_all_evidence_and_its_rivals_once_they_are_loaded(
     bench = Workbench(Folders(work=countries))
     [proposal] = bench.proposals(Filter(table="facts", state="all"), limit=1).proposals
     before = bench.proposal(proposal.id, Filter())
-    bench.warm_up()
-    after = bench.proposal(proposal.id, Filter())
+    assert before.pending, "asking for it begins to load the evidence"
+    until = time.monotonic() + 60
+    while (after := bench.proposal(proposal.id, Filter())).pending:
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert len(after.evidence) > len(before.evidence)
     rivals = [one.entity.id for one in after.alternatives]
     assert rivals and proposal.value_id not in rivals

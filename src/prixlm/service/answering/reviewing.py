@@ -501,9 +501,9 @@ class Review:
 
     def undo(self, reviewer: str) -> UndoAnswer:
         """Take back the reviewer's last batch of marks."""
-        entries = self._marks.undo(reviewer)
-        ids = [format_id(entry.table, entry.row) for entry in entries[:_NUM_SHOWN]]
-        return UndoAnswer(undone=len(entries), ids=ids, open=self.queue.num_open)
+        undone = self._marks.undo(reviewer, _NUM_SHOWN)
+        ids = [format_id(entry.table, entry.row) for entry in undone.shown]
+        return UndoAnswer(undone=undone.count, ids=ids, open=self.queue.num_open)
 
     def log(self, limit: int, before: int | None = None) -> LogAnswer:
         """Return the newest marks first. before: only those with a smaller `seq`."""

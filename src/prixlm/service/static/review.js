@@ -6,6 +6,7 @@
 import { suggest } from "./combobox.js";
 import { delayed, fill, formatCount, getText, postJson } from "./http.js";
 
+const EVIDENCE_MS = 1500; // between two looks for evidence that is still loading
 const DONE = { accept: "Accepted", reject: "Rejected", skip: "Skipped" };
 
 const holder = document.getElementById("card");
@@ -21,6 +22,7 @@ const ready = new Map(); // id -> promise of the HTML of its card
 const shown = []; // ids that were shown, in order; `j` and `k` walk on it
 const said = new Map(); // id -> what was done with it on this page, in order
 let position = -1;
+let waiting = 0; // timer of the look for evidence
 let isMoving = false; // no key may mark a card that is not yet seen
 let saving = Promise.resolve(); // one mark is saved at a time
 
@@ -84,10 +86,35 @@ async function show(id = "") {
     if (scrollY > 200) scrollTo({ top: 0 });
     arrange();
     prefetch();
+    awaitEvidence();
     return shownId;
   } finally {
     isMoving = false;
   }
+}
+
+/** While the models load, look again for the evidence of the card; nothing else of it changes. */
+function awaitEvidence() {
+  clearTimeout(waiting);
+  const article = card();
+  if (article?.querySelector("#support")?.dataset.pending === undefined) return;
+  waiting = setTimeout(async () => {
+    try {
+      const template = document.createElement("template");
+      template.innerHTML = await getText(address("/review/card", { id: article.dataset.id }));
+      const fresh = template.content.getElementById("support");
+      if (card() !== article) return;
+      if (fresh && fresh.dataset.pending === undefined) {
+        article.querySelector("#support").replaceWith(fresh);
+        ready.clear(); // the next card was fetched without its evidence
+        prefetch();
+        return;
+      }
+    } catch {
+      // The next look or the next mark tells that the server is gone.
+    }
+    if (card() === article) awaitEvidence();
+  }, EVIDENCE_MS);
 }
 
 function remember(id) {
@@ -380,3 +407,4 @@ reveal();
 arrange();
 remember(card()?.dataset.id);
 prefetch();
+awaitEvidence();
