@@ -43,6 +43,7 @@ _KINDS = {
 folders without one, the file that is written last."""
 _LOCK = "lock"
 _PARTIAL = ".partial"
+_SIZES = "sizes.json"
 _REPLACED = ".replaced"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
@@ -160,9 +161,32 @@ def read_stamp(folder: Path) -> Any:
         return None
 
 
+def seal(folder: Path) -> None:
+    """Write down the sizes of all files of a finished cache, for `is_cached`."""
+    sizes = {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".lock"
+    }
+    write_atomically(folder / _SIZES, json.dumps(sizes))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether the files of a sealed cache are there in full; others are believed."""
+    try:
+        text = (folder / _SIZES).read_text("utf-8")
+    except FileNotFoundError:
+        return True
+    try:
+        sizes = json.loads(text)
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def is_cached(folder: Path, stamp: Mapping[str, Any]) -> bool:
-    """Tell whether a cache with this stamp exists, and mark it as used."""
-    if read_stamp(folder) != json.loads(json.dumps(stamp)):
+    """Tell whether a cache with this stamp exists in full, and mark it as used."""
+    if read_stamp(folder) != json.loads(json.dumps(stamp)) or not _is_whole(folder):
         return False
     with contextlib.suppress(OSError):  # a KB may lie on a disk that cannot be written
         (folder / STAMP).touch()

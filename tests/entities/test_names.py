@@ -456,6 +456,24 @@ def test_what_a_killed_build_left_is_not_taken_for_an_index(
     assert not (index.folder / "scratch").exists()
 
 
+@pytest.mark.parametrize("damage", ["cut", "lacking", "empty"])
+def test_a_damaged_index_is_built_again(tmp_path: Path, damage: str) -> None:
+    kb = write_kb(tmp_path / "kb", [("el", "Αθήνα", "2"), ("en", "Turku", "1")])
+    folder = build_names(kb).folder
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    assert len(files) > 8
+    for path in files[::4]:  # an index takes a second to build
+        if path.suffix == ".lock" or not path.exists():  # tantivy numbers its files anew
+            continue
+        if damage == "lacking":
+            path.unlink()
+        else:
+            os.truncate(path, 0 if damage == "empty" else path.stat().st_size - 1)
+        index = build_names(kb)
+        assert found(index.search("turku")) == ["Turku"], path.name
+        assert index.candidates(["athina"])[0][0].name == "Αθήνα", path.name
+
+
 def test_a_kb_on_a_read_only_disk_has_its_index_in_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

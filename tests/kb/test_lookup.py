@@ -125,6 +125,22 @@ def test_a_lookup_that_was_built_before_the_disk_became_read_only_is_used(
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("damage", ["cut", "lacking", "empty"])
+def test_a_damaged_lookup_is_built_again(toy: KB, damage: str) -> None:
+    """A text that was cut is still a file that can be mapped: its size tells."""
+    whole = build_lookup(toy)
+    names = [whole.name(entity) for entity in range(toy.num_entities)]
+    files = sorted(path for path in whole.folder.iterdir() if path.stat().st_size > 1)
+    assert len(files) > 8
+    for path in files:
+        if damage == "lacking":
+            path.unlink()
+        else:
+            os.truncate(path, 0 if damage == "empty" else path.stat().st_size - 1)
+        again = build_lookup(toy)
+        assert [again.name(entity) for entity in range(toy.num_entities)] == names, path.name
+
+
 @pytest.mark.parametrize("size", [None, 3])
 def test_a_lookup_that_lacks_a_file_is_built_again(toy: KB, size: int | None) -> None:
     column = build_lookup(toy).folder / "concept"

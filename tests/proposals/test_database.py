@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,57 @@ def test_a_disk_that_takes_no_first_mark_is_one_clear_error(
         Marks.open(folder).add("Anna", [NewMark("facts", 0, "accept")])
     assert caught.value.status == 507
     assert not (folder / "marks.db").exists()
+
+
+def test_a_database_that_another_process_holds_is_read_but_not_marked(
+    marked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.2)
+    marks = Marks.open(marked)
+    other = sqlite3.connect(marked / "marks.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for write in (lambda: marks.add("Bo", [NewMark("facts", 1, "skip")]), lambda: marks.undo("Bo")):
+        with pytest.raises(StorageError, match="in use by another command") as caught:
+            write()
+        assert caught.value.status == 503
+    assert marks.version == 1 and len(marks.log()) == 2, "readers never wait"
+    other.execute("ROLLBACK")
+    other.close()
+    assert marks.add("Bo", [NewMark("facts", 1, "skip")]) == 2
+    marks.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real disk of 4 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no disk may be mounted here")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_disk_that_fills_up_loses_no_mark_and_takes_more_later(
+    folder: Path, small_disk: Path
+) -> None:
+    own = Path(shutil.copytree(folder, small_disk / "proposals"))
+    marks = Marks.open(own)
+    number = 0
+    with pytest.raises(StorageError, match="is full: free some space") as caught:
+        for number in range(10_000):
+            if number == 5:
+                free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+                (small_disk / "other").write_bytes(bytes(free))
+            marks.add(f"r{number}", [NewMark("facts", 0, "accept")])
+    assert caught.value.status == 507 and number >= 5
+    assert [entry.reviewer for entry in marks.log(1)] == [f"r{number - 1}"]
+    assert marks.version == number
+    (small_disk / "other").unlink()
+    assert marks.add("later", [NewMark("facts", 0, "reject")]) == number + 1
+    marks.close()
+    assert len(read_verdicts(own, "facts").rows) == 1
 
 
 def test_a_folder_that_is_gone_is_one_clear_error(folder: Path) -> None:

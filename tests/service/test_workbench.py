@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from prixlm import KB, import_kb
+from prixlm import KB, EnrichConfig, JobConfig, PrixError, import_kb, run_job
 from prixlm.service import workbench as module
 from prixlm.service.answering.concepts import NotFound
 from prixlm.service.opened import Folders
 from prixlm.service.schemas import ExportRequest, Filter, MarkRequest
+from prixlm.service.security import status_of
 from prixlm.service.workbench import Unavailable, Workbench
 from tests.conftest import TOY_FACTS, TOY_LINKS
+from tests.enrichment.helpers import FUSION, write_countries
 from tests.service import served
 
 
@@ -189,3 +191,38 @@ def test_files_of_an_export_do_not_outlive_the_server(bench: Workbench) -> None:
     assert file.is_file()
     bench.close()
     assert not file.parent.exists()
+
+
+def test_a_server_outlives_an_enrich_that_overwrites_its_folder(
+    tmp_path: Path, no_wait: None
+) -> None:
+    """Requests meanwhile are answered, or told to come back; then the new proposals are served."""
+    files, folder = write_countries(tmp_path), tmp_path / "work"
+
+    def enrich(least: float) -> None:
+        proposals = EnrichConfig(into=("fi",), min_confidence=least, fusion=FUSION)
+        job = JobConfig(into=("fi",), effort="quick", enrich=proposals)
+        run_job(files, folder, job, overwrite=True)
+
+    enrich(0.05)
+    bench = Workbench(Folders(work=folder))
+    before = bench.facets(Filter()).total
+    running = threading.Thread(target=enrich, args=(0.5,))
+    running.start()
+    answered = 0
+    while running.is_alive():
+        try:
+            [first] = bench.proposals(Filter(), limit=1).proposals
+            assert bench.proposal(first.id, Filter()).proposal.id == first.id
+            assert bench.search("Finland").results
+            answered += 1
+        except PrixError as error:
+            status, _ = status_of(error)
+            assert status in (404, 409, 503), error
+        except OSError:
+            pass  # the application answers 503
+        time.sleep(0.01)
+    running.join()
+    assert answered > 0
+    assert 0 < bench.facets(Filter()).total < before
+    bench.close()

@@ -44,6 +44,7 @@ from prixlm.files import (
     open_workspace,
     partial_folder,
     publish,
+    seal,
 )
 from prixlm.kb.store import KB, cache_folder
 from prixlm.mapped import MappedTexts, TextWriter, map_column
@@ -488,6 +489,7 @@ def build_names(kb: KB, progress: Progress | None = None) -> NameIndex:
             _write_sorted(scratch, work.folder)
             shutil.rmtree(scratch)
             _share(work.folder)
+            seal(work.folder)
             publish(work.folder, folder)
         drop_oldest_caches(folder.parent, MAX_CACHES)
     return NameIndex(kb, folder)

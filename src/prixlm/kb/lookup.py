@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from prixlm.arrays import ragged_offsets, ragged_ranges
-from prixlm.files import is_cached, open_workspace, partial_folder, publish
+from prixlm.files import is_cached, open_workspace, partial_folder, publish, seal
 from prixlm.kb.store import KB, cache_folder
 from prixlm.mapped import MappedTexts, TextWriter, map_column
 from prixlm.types import Array, Entity, Progress
@@ -181,6 +181,7 @@ def build_lookup(kb: KB, progress: Progress | None = None) -> Lookup:
         _write_texts(kb, work.folder, progress)
         _write_concepts(kb, work.folder)
         _write_facts(kb, work.folder)
+        seal(work.folder)
         publish(work.folder, folder)
     return Lookup(kb, folder)
 

@@ -26,7 +26,8 @@ from prixlm.files import replacing
 from prixlm.proposals.tables import MARKS_FILE, OLD_MARKS_FILE, TABLES, table_path
 
 _APPLICATION = int.from_bytes(b"PrxM")  # tells our databases from others
-_BUSY_SECONDS = 60.0
+_BUSY_SECONDS = 20.0
+"""Seconds that a write waits for another process; a server gives a request up after 30."""
 _SCHEMA = f"""
     PRAGMA application_id = {_APPLICATION};
     PRAGMA user_version = 1;
