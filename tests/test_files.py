@@ -33,6 +33,7 @@ from prixlm.files import (
     quote_path,
     read_stamp,
     replacing,
+    seal,
     whole_folder,
     write_atomically,
     write_rows,
@@ -488,3 +489,20 @@ def test_disk_errors_import_neither_duckdb_nor_arrow() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
     assert files.disk_errors is disk_errors
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "sizes"])
+def test_a_sealed_cache_that_is_damaged_is_not_used(tmp_path: Path, damage: str) -> None:
+    folder, stamp = tmp_path / "cache", {"kb": "x"}
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "column").write_bytes(b"1234")
+    write_atomically(folder / STAMP, json.dumps(stamp))
+    seal(folder)
+    assert is_cached(folder, stamp)
+    if damage == "cut":
+        (folder / "inner" / "column").write_bytes(b"123")
+    elif damage == "missing":
+        (folder / "inner" / "column").unlink()
+    else:
+        (folder / "sizes.json").write_text("[1")
+    assert not is_cached(folder, stamp)
