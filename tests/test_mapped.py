@@ -53,3 +53,18 @@ def test_a_column_comes_back_as_it_was_written(numbers: list[int], tmp_path: Pat
     column = map_column(tmp_path / "column", np.int32)
     assert column.tolist() == numbers
     assert column.dtype == np.int32
+
+
+def test_beginnings_agree_with_cutting_each_text(tmp_path: Path) -> None:
+    texts = ["", "Turku", "Αθήνα", "a\nb", "東京" * 200, "x" * 300, "é" * 257, "\n", "💡" * 256]
+    with TextWriter(tmp_path / "texts") as writer:
+        writer.write(pa.array(texts))
+    mapped = MappedTexts(tmp_path / "texts")
+    whole = [text for text in texts if "\n" not in text]
+    for chosen in (texts, whole, [], ["", ""], whole[::-1]):
+        rows = np.array([texts.index(text) for text in chosen], np.int64)
+        for size in (1, 4, 256):
+            assert mapped.beginnings(rows, size) == [text[:size] for text in chosen]
+    with TextWriter(tmp_path / "nothing") as writer:
+        writer.write(pa.array(["", ""]))
+    assert MappedTexts(tmp_path / "nothing").beginnings(np.array([0, 1]), 4) == ["", ""]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,23 @@ def test_a_waiting_thread_sleeps_while_another_works() -> None:
     )
     share = float(run_python(code).stdout)
     assert share < 0.4, "the waiting thread took as much time as the working one"
+
+
+def test_threads_share_a_few_heaps() -> None:
+    code = (
+        "import ctypes, threading\n"
+        "from prixlm.threads import share_heaps\n"
+        "share_heaps(2)\n"
+        "libc = ctypes.CDLL(None)\n"
+        "barrier = threading.Barrier(12)\n"
+        "def work():\n"
+        "    libc.malloc(1000)\n"
+        "    barrier.wait()\n"
+        "threads = [threading.Thread(target=work) for _ in range(12)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]\n"
+        "libc.malloc_stats()"
+    )
+    arenas = re.findall(r"^Arena \d+:", run_python(code).stderr, re.MULTILINE)
+    if not arenas:
+        pytest.skip("needs glibc")
+    assert len(arenas) <= 2

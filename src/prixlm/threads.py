@@ -5,12 +5,15 @@ a millisecond. Where other processes want the cores, it burns the time that the 
 `share_cores` makes it sleep instead; OpenMP reads these settings once, when torch is imported.
 """
 
+import contextlib
+import ctypes
 import logging
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_M_ARENA_MAX = -8  # of malloc.h
 _log = logging.getLogger(__name__)
 
 
@@ -26,6 +29,16 @@ def share_cores(environment: MutableMapping[str, str]) -> None:
     names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     chosen = (f"{name}={environment[name]}" for name in names if name in environment)
     _log.info("%d usable cores: %s", usable_cores(), " ".join(chosen))
+
+
+def share_heaps(most: int = 2) -> None:
+    """Let all threads take memory from a few heaps; call it before they start.
+
+    glibc gives up to eight heaps to each core. Each keeps what its threads once needed, so that the
+    memory of a server with many threads grows until all of them had the largest request.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, most)
 
 
 def usable_cores(cgroups: Path = _CGROUPS) -> int:

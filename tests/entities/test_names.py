@@ -17,6 +17,7 @@ from rapidfuzz import fuzz, process
 from prixlm import KB
 from prixlm.entities import names as names_module
 from prixlm.entities.names import NameHit, NameIndex, build_names, fold
+from prixlm.entities.romanise import romanise
 from prixlm.errors import PrixError
 from prixlm.files import partial_folder
 from prixlm.kb.store import Manifest
@@ -541,3 +542,62 @@ def test_all_names_of_the_toy_kb_are_found_in_all_its_scripts(shared_toy: KB) ->
         [hit, *_] = index.search(entity.name, lang=entity.lang)
         assert (hit.entity, hit.concept, hit.lang) == (entity.id, entity.concept, entity.lang)
         assert (hit.name, hit.how, hit.score) == (entity.name, "exact", 100)
+
+
+def slow_candidates(index: NameIndex, query: str, k: int) -> list[tuple[int, str, float, float]]:
+    """Compare each row that shares n-grams with the query, one by one: slow, and obvious."""
+    asked = names_module._Query(index.kb, query, None)
+    exact = [int(row) for rows in index._exact(asked, k) for row in rows]
+    ranked = []
+    for row in {*exact, *index._sharing_any(asked).tolist()}:
+        text = index._folded[row][: names_module.MAX_TEXT]
+        reading = index._readings[row][: names_module.MAX_TEXT] or text
+        words, size = reading.split(" "), asked.short_reading.count(" ") + 1
+        runs = [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
+        part = max(
+            (fuzz.ratio(asked.short_reading, run) for run in runs[: len(runs) * (len(runs) > 1)]),
+            default=0.0,
+        )
+        spelled, read = fuzz.ratio(asked.short, text), fuzz.ratio(asked.short_reading, reading)
+        best = max(
+            np.float32(spelled),
+            np.float32(0.95) * np.float32(read),
+            np.float32(0.85) * np.float32(part),
+        )
+        ranked.append((exact.index(row) if row in exact else len(exact), -best, row, spelled, read))
+    num_names: dict[int, int] = {}
+    kept = []
+    for _, _, row, spelled, read in sorted(ranked):
+        concept = int(index._concepts[row])
+        if concept in num_names or len(num_names) < k:
+            num_names[concept] = num_names.get(concept, 0) + 1
+            if num_names[concept] <= names_module._MAX_NAMES:
+                kept.append((int(index._entities[row]), index._names[row], spelled, read))
+    return kept
+
+
+@pytest.mark.parametrize("k", [1, 3, 30])
+def test_candidates_agree_with_comparing_row_by_row(world: KB, k: int) -> None:
+    index, rng = build_names(world), random.Random(k)
+    names = [entity.name for entity in world.entities(rng.sample(range(world.num_entities), 60))]
+    halves = [f"{name[: len(name) // 2]}{name[len(name) // 2 + 1 :]}" for name in names]
+    for query in [*names[:20], *halves, "of the", "republic", "saint", "東京 sea"]:
+        [hits] = index.candidates([query], k)
+        got = [(hit.entity, hit.name, hit.score, hit.romanised) for hit in hits]
+        assert got == slow_candidates(index, query, k)
+        for hit in hits:
+            assert (hit.how == "exact") == (fold(hit.name) == fold(query))
+            assert hit.reading in ("", romanise([fold(hit.name)])[0])
+
+
+def test_common_n_grams_are_left_out_where_they_are_in_too_many_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = index_of(tmp_path, *(f"Kristinankaupunki {n}" for n in range(300)), "Kristinestad")
+    asked = names_module._Query(index.kb, "Kristinestat", None)
+    everything = set(index._sharing_any(asked).tolist())
+    monkeypatch.setattr(names_module, "_MAX_POSTINGS", 100)
+    monkeypatch.setattr(names_module, "_MIN_GRAMS", 3)
+    rarest = set(index._sharing_any(asked).tolist())
+    assert len(rarest) < len(everything) == 301
+    assert found(index.candidates(["Kristinestat"], 1)[0]) == ["Kristinestad"]

@@ -12,6 +12,7 @@ import typer
 from prixlm.cli.options import GraphOption, ModelOption
 from prixlm.cli.terminal import console, progress_bar
 from prixlm.errors import PrixError, Stopped
+from prixlm.threads import share_heaps
 
 if TYPE_CHECKING:
     from prixlm.service.workbench import Workbench
@@ -63,6 +64,7 @@ def serve(
     from prixlm.service.security import Connection, Settings
     from prixlm.service.workbench import Folders, Workbench
 
+    share_heaps()
     settings = Settings(host=host, token=token)
     folders = Folders(
         work=work, kb=kb, proposals=proposals, model=model, encoder=encoder, graph=graph

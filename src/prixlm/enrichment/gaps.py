@@ -27,7 +27,14 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array
 
-from prixlm.arrays import group_starts, pair_keys, ragged_offsets, ragged_ranges, split_keys
+from prixlm.arrays import (
+    find_ranges,
+    group_starts,
+    pair_keys,
+    ragged_offsets,
+    ragged_ranges,
+    split_keys,
+)
 from prixlm.errors import PrixError
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB, SPLITS
@@ -177,13 +184,9 @@ class GapFinder:
         subject, relation: (Q,) ids.
         """
         is_named = self._named_concepts(lang)
-        nothing = np.zeros(0, np.int64)
-        known, elsewhere = _Facts(nothing, nothing, nothing), nothing
-        for entity in np.unique(subject):
-            facts = self._known_facts(lang, np.array([entity]))
-            known = known.union(facts)
-            answered = self._stated_elsewhere(lang, np.array([entity]), facts, is_named)
-            elsewhere = np.concatenate([elsewhere, answered])
+        entities = np.unique(subject)
+        known = self._known_facts(lang, entities)
+        elsewhere = self._stated_elsewhere(lang, entities, known, is_named)
         question = pair_keys(subject.astype(np.int64), relation.astype(np.int64))
         is_elsewhere = np.isin(question, elsewhere)
         concepts, relations = self.concept[subject].tolist(), relation.tolist()
@@ -307,21 +310,23 @@ class GapFinder:
         return question[best], share[best]
 
     def _known_facts(self, lang: str, subjects: Array) -> "_Facts":
-        """Return what the language knows of some subjects, a range of ids, under all names."""
-        first, last = int(subjects[0]), int(subjects[-1])
-        known = _read_facts(self.kb, f"BETWEEN {first} AND {last}", self.config.known)
+        """Return what the language knows of some subjects, under all names.
+
+        subjects: (S,) ids, sorted, each once.
+        """
+        if not len(subjects):
+            return _Facts(subjects, subjects, subjects)
+        known = _read_facts(self.kb, _one_of(subjects), self.config.known)
         names, twins = self._find_twins(lang)
         if not len(names):
             return known
-        # Rows of the pairs whose name is a subject of this block.
-        low, high = np.searchsorted(names, [first, last + 1])
-        if low < high:
-            # Facts of the subjects' other names, which may lie outside of this block.
-            ids = ", ".join(map(str, np.unique(twins[low:high]).tolist()))
-            theirs = _read_facts(self.kb, f"IN ({ids})", self.config.known)
+        # Facts of the subjects' other names, which may not be subjects themselves.
+        others = np.unique(twins[find_ranges(names, subjects)[0]])
+        if len(others):
+            theirs = _read_facts(self.kb, _one_of(others), self.config.known)
             row, name = _pairs_of(theirs.subject, twins, names)
             renamed = _Facts(name, theirs.relation[row], theirs.object[row])
-            known = known.union(renamed.take((name >= first) & (name <= last)))
+            known = known.union(renamed.take(_is_in_sorted(name, subjects)))
         row, twin = _pairs_of(known.object, names, twins)
         return known.union(_Facts(known.subject[row], known.relation[row], twin))
 
@@ -424,6 +429,14 @@ def _read_facts(kb: KB, subjects: str, splits: Sequence[str]) -> _Facts:
     )
     columns = ("subject", "relation", "object")
     return _Facts(*(rows[name].to_numpy().astype(np.int64) for name in columns))
+
+
+def _one_of(ids: Array) -> str:
+    """Return the SQL condition for some ids, sorted, each once; a range reads fewest blocks."""
+    first, last = int(ids[0]), int(ids[-1])
+    if last - first + 1 == len(ids):
+        return f"BETWEEN {first} AND {last}"
+    return f"IN ({', '.join(map(str, ids.tolist()))})"
 
 
 def _split_table(splits: Sequence[str]) -> pa.Table:

@@ -70,8 +70,8 @@ class Evidence:
         self.type_relation = _find_type_relation(lookup)
         # Objects recur in many questions (countries, occupations), so their names are kept, and
         # candidates recur from row to row of a table.
-        self._texts_of = functools.lru_cache(1 << 14)(self._read_texts)
-        self.types_of = functools.lru_cache(1 << 14)(self._read_types)
+        self._texts_of = functools.lru_cache(1 << 12)(self._read_texts)
+        self.types_of = functools.lru_cache(1 << 12)(self._read_types)
 
     def _read_types(self, concept: int) -> frozenset[Type]:
         entities = self.lookup.entities_of(concept)

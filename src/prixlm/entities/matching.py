@@ -351,7 +351,7 @@ def add_hits(found: dict[int, Found], text: str, hits: Iterable[NameHit]) -> Non
         candidate.words = max(candidate.words, words)
 
 
-@functools.lru_cache(1 << 14)
+@functools.lru_cache(1 << 12)
 def _reading(text: str) -> str:
     """Return text in Latin letters, as it is compared word by word."""
     return romanise([fold(text[:MAX_TEXT])])[0]
@@ -363,7 +363,7 @@ def same_script(text: str, other: str) -> bool:
     return bool(script) and script == _script(other)
 
 
-_script = functools.lru_cache(1 << 14)(script_of_text)
+_script = functools.lru_cache(1 << 12)(script_of_text)
 
 
 def compare_with_others(values: Array) -> tuple[Array, Array]:

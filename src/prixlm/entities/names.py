@@ -67,6 +67,9 @@ _NUM_SIMILAR = 500
 """Names with the most n-grams of a query that are compared by rapidfuzz."""
 _MAX_GRAMS = 40
 """N-grams of a query that are looked up: the rarest, so that a long query takes no longer."""
+_MAX_POSTINGS, _MIN_GRAMS = 100_000, 12
+"""Names of all n-grams together beyond which common ones are left out of a search for similar
+names, and how many stay all the same: a slip alone makes up to eight rare ones."""
 MAX_TEXT = 256
 """Characters of a query or name that n-grams and rapidfuzz see."""
 _SHORT = 12
@@ -285,6 +288,8 @@ class NameIndex:
         padded = f" {text[:MAX_TEXT]} "
         sizes = (3,) if len(text) >= _SHORT else (2, 3) if len(text) > 2 else (1, 2, 3)
         grams = self._rarest(field, set().union(*(_grams(padded, size) for size in sizes)))
+        num_names = np.cumsum([self._searcher.doc_freq(field, gram) for gram in grams])
+        grams = grams[: max(_MIN_GRAMS, int(np.searchsorted(num_names, _MAX_POSTINGS)))]
         any_gram = tantivy.Query.boolean_query(
             [(tantivy.Occur.Should, self._term(field, gram)) for gram in grams]
         )

@@ -84,6 +84,11 @@ class Lookup:
         """Return the language of an entity."""
         return self.languages[bisect_right(self._starts, entity) - 1]
 
+    def langs(self, entities: Array) -> list[str]:
+        """Return the language of each of some entities."""
+        numbers = np.searchsorted(self._starts, entities, side="right") - 1
+        return [self.languages[number] for number in numbers.tolist()]
+
     def name(self, entity: int) -> str:
         """Return the name of an entity."""
         return self.names[entity]
@@ -242,11 +247,14 @@ def _write_facts(kb: KB, folder: Path) -> None:
 
 def _rows_of(column: Array, ids: Sequence[int], most: int | None) -> Array:
     """Return the rows of a sorted column that hold one of some ids."""
+    # Ids are whole numbers, so those of an id end where those of the next one would begin. The
+    # type is the column's: otherwise searchsorted copies the whole column.
     wanted = np.asarray(ids, column.dtype)
-    low = np.searchsorted(column, wanted)
-    high = np.searchsorted(column, wanted, side="right")
+    low, high = column.searchsorted(np.stack([wanted, wanted + 1]))
     if most is not None:
         high = np.minimum(high, low + most)
+    if len(wanted) == 1:
+        return np.arange(low[0], high[0])
     rows, _ = ragged_ranges(low, high)
     return rows
 

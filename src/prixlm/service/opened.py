@@ -34,7 +34,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MODEL_BATCH = 16
-"""Questions that the model answers together."""
+"""Questions that the model answers together: more would be cut into as many for one search."""
+_EVIDENCE_BATCH = 64
+"""Questions that all evidence answers together; those of each language are one call."""
 _Question = tuple[tuple[str, int, int], int]
 """Language, subject and relation, and the number of answers."""
 _ModelQuestion = tuple[Query, int]
@@ -163,7 +165,7 @@ class Opened:
                 for one, (_, limit) in zip(asked, questions, strict=True)
             ]
 
-        return Batcher(ask, most=_MODEL_BATCH)
+        return Batcher(ask, most=_EVIDENCE_BATCH)
 
     def completer(self) -> "Batcher[_ModelQuestion, list[Answer]] | None":
         """Return the queue of the model, which is loaded now; None without a model."""

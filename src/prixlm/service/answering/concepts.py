@@ -208,14 +208,16 @@ class Concepts:
         for inverse in (False, True):
             facts = self._facts(entities, inverse, most)
             others = facts.subject if inverse else facts.object
-            for subject, relation, other in zip(
-                facts.subject.tolist(), facts.relation.tolist(), others.tolist(), strict=True
-            ):
-                if inverse and other in own:  # a fact about itself is shown once
-                    continue
-                values = groups[inverse, relation]
-                lang = self.lookup.lang(subject)
-                values.setdefault(int(self.lookup.concept[other]), set()).add(lang)
+            columns = zip(
+                facts.relation.tolist(),
+                others.tolist(),
+                self.lookup.concept[others].tolist(),
+                self.lookup.langs(facts.subject),
+                strict=True,
+            )
+            for relation, other, concept, lang in columns:
+                if not inverse or other not in own:  # a fact about itself is shown once
+                    groups[inverse, relation].setdefault(concept, set()).add(lang)
         return dict(groups)
 
     def _facts(self, entities: Sequence[int], inverse: bool, most: int) -> Facts:

@@ -80,8 +80,8 @@ class Answers:
         self.evidence = matcher.evidence
         self.space = find_space(self.lookup)
         # Candidates recur from row to row of a table.
-        self.about = functools.lru_cache(1 << 14)(self._about)
-        self.types = functools.lru_cache(1 << 14)(self._types)
+        self.about = functools.lru_cache(1 << 12)(self._about)
+        self.types = functools.lru_cache(1 << 12)(self._types)
         self.popular = functools.lru_cache(1 << 8)(self._popular)
 
     # Reading.

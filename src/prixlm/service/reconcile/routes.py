@@ -37,7 +37,8 @@ MAX_BATCH = 4 * BATCH_SIZE
 MAX_BODY = 1 << 20
 MAX_AT_ONCE = 32
 """Requests that are answered or wait; more are told to come back."""
-_WORKERS = 4
+_WORKERS = 2
+"""Threads that answer. Most of the time they hold Python's lock, so that more only take turns."""
 _PREVIEW = {"width": 430, "height": 300}
 _JSON = "application/json; charset=utf-8"
 _CORS = {
