@@ -93,7 +93,7 @@ def test_a_busy_model_tells_when_to_ask_again(
     def fail(*_: object) -> None:
         raise Busy("the queue is full.", 7)
 
-    monkeypatch.setattr(bench, "translate", fail)
+    monkeypatch.setattr(bench.questions, "translate", fail)
     answer = client.get("/api/translate", params={"name": "a", "from": "en", "to": "fi"})
     assert answer.status_code == 503 and answer.headers["retry-after"] == "7"
 
