@@ -26,7 +26,7 @@ from prixlm.kb.store import KB
 from prixlm.languages import normalise
 from prixlm.reports.console import language_name
 from prixlm.service.answering.concepts import Concepts, NotFound
-from prixlm.service.markup import clean, shorten
+from prixlm.service.markup import clean, direction, shorten
 from prixlm.service.reconcile.queries import (
     ConditionQuery,
     EntityValue,
@@ -35,13 +35,15 @@ from prixlm.service.reconcile.queries import (
     Query,
     Refused,
 )
-from prixlm.service.schemas import MAX_TEXT
+from prixlm.service.schemas import MAX_TEXT, Name
 
 T = TypeVar("T")
 
 MAX_NAME = MAX_TEXT
 """Characters of a name that are compared."""
 NUM_SUGGESTED = 20
+_MAX_DESCRIPTION = 250
+"""Characters of a description in a list of candidates, as in Wikidata; the preview has it all."""
 _NUM_TYPES = 5
 """Types that a candidate is shown with."""
 STYLE = (
@@ -249,6 +251,10 @@ class Answers:
         return name, self.lookup.lang(entity)
 
     def _about(self, concept: int, langs: tuple[str, ...]) -> str:
+        """Return the description of a concept, or what its facts tell."""
+        described = self.concepts.description(concept, langs)
+        if described is not None:
+            return shorten(described.text, _MAX_DESCRIPTION)
         return clean(self.concepts.about(concept, langs))
 
     def _types(self, concept: int, langs: tuple[str, ...]) -> list[dict[str, str]]:
@@ -437,7 +443,8 @@ class Answers:
         return (
             f'<!doctype html><html lang="{html.escape(lang)}"><head><meta charset="utf-8">'
             f"<title>{html.escape(shorten(name))}</title><style>{STYLE}</style></head>"
-            f"<body><h1>{_bdi(name, lang)}</h1><p>{names}</p><dl>{facts}</dl>"
+            f"<body><h1>{_bdi(name, lang)}</h1>{_described(known.description)}"
+            f"<p>{names}</p><dl>{facts}</dl>"
             f"<p>{html.escape(shorten(self.concepts.id_of(concept)))}</p></body></html>"
         )
 
@@ -454,9 +461,12 @@ class Answers:
             concept = self.concept(text)
             name, lang = self.named(self.concepts.shown_entity(concept, langs))
             about = self.about(concept, tuple(langs) or (lang,))
+            described = self.concepts.description(concept, tuple(langs) or (lang,))
+            if described is not None:
+                return f"<p>{_bdi(name, lang)}</p>{_described(described)}"
         elif kind == "property":
-            described = self.describe_property(text, langs)
-            name, lang, about = described["name"], described["lang"], text
+            named = self.describe_property(text, langs)
+            name, lang, about = named["name"], named["lang"], text
         else:
             type_ = self.read_type(text)
             count = self.evidence.all_types.get(type_)
@@ -488,6 +498,14 @@ def _matching(items: Iterable[tuple[T, frozenset[str]]], prefix: str) -> list[T]
 def _bdi(text: str, lang: str) -> str:
     """Return text as HTML that keeps its direction to itself."""
     return f'<bdi lang="{html.escape(lang)}" dir="auto">{html.escape(shorten(text))}</bdi>'
+
+
+def _described(text: Name | None) -> str:
+    """Return a description as HTML, in the direction of its language; nothing without one."""
+    if text is None:
+        return ""
+    lang, dir_ = html.escape(text.lang), direction(text.lang)
+    return f'<p lang="{lang}" dir="{dir_}">{html.escape(clean(text.text))}</p>'
 
 
 def _text(value: Any) -> str:
