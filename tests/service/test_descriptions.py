@@ -1,7 +1,9 @@
 """Descriptions on pages, in the API, in reconciliation and for agents: shown whole, as text."""
 
 import html
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -115,3 +117,26 @@ def test_the_card_of_a_proposal_describes_subject_and_object(
     with TestClient(create_app(Workbench(folders)), "http://127.0.0.1") as client:
         card = client.get("/review/card?id=fact-0").text
     assert 'lang="ar" dir="rtl"' in card and "دولة في شمال أفريقيا</p>" in card
+
+
+def test_a_column_of_descriptions_decides_between_namesakes(tmp_path: Path) -> None:
+    label, comment = (
+        f"<http://www.w3.org/2000/01/rdf-schema#{name}>" for name in ("label", "comment")
+    )
+    lines = [
+        f'<http://e.org/1> {label} "Paris"@en .\n<http://e.org/1> {comment} "prince of Troy"@en .',
+        f'<http://e.org/2> {label} "Paris"@en .\n<http://e.org/2> {comment} "city in France"@en .',
+    ]
+    (tmp_path / "x.nt").write_text("\n".join(lines) + "\n")
+    bench = Workbench(Folders(kb=import_kb([tmp_path / "x.nt"], tmp_path / "kb").folder))
+    with TestClient(create_app(bench), "http://127.0.0.1") as client:
+        for word, key in (("France", "http://e.org/2"), ("Troy", "http://e.org/1")):
+            query = {"query": "Paris", "properties": [{"pid": "description", "v": word}]}
+            asked = {"queries": json.dumps({"q": query})}
+            [best, other] = client.get("/reconcile", params=asked).json()["q"]["result"]
+            assert best["id"] == key and best["score"] > other["score"]
+        extend = {"ids": ["http://e.org/1"], "properties": [{"id": "description"}]}
+        rows = client.get("/reconcile", params={"extend": json.dumps(extend)}).json()["rows"]
+        assert rows["http://e.org/1"]["description"] == [{"str": "prince of Troy"}]
+        offered = client.get("/reconcile/suggest/property?prefix=descr").json()["result"]
+        assert offered == [{"id": "description", "name": "description"}]

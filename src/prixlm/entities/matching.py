@@ -305,6 +305,8 @@ class Matcher:
         for row, concept in enumerate(found if question.types else ()):
             types = self.evidence.types_of(concept)
             has_type = any(asked in types for asked in question.types)
+            if not types:
+                has_type = self.evidence.is_described_as(concept, question.types)
             column["type"][row] = has_type
             column["mistyped"][row] = bool(types) and not has_type
         for row, concept in enumerate(found if question.properties else ()):

@@ -3,9 +3,10 @@
     answers = Answers(workbench.opened, workbench.matcher())
     answers.match([answers.read_query(Query(query="Suomi"), lang=None)])
 
-It knows both versions of a query, and no HTTP. Properties are the relations of the KB, by key, and
-`name:LANG`, the names in a language. Types are explained in `entities/evidence.py`; their ids are
-those of their entity, or `has:KEY` and `value:KEY` of a relation.
+It knows both versions of a query, and no HTTP. Properties are the relations of the KB, by key,
+`name:LANG`, the names in a language, and `description`, what descriptions name. Types are explained
+in `entities/evidence.py`; their ids are those of their entity, or `has:KEY` and `value:KEY` of a
+relation.
 """
 
 import functools
@@ -42,6 +43,8 @@ T = TypeVar("T")
 MAX_NAME = MAX_TEXT
 """Characters of a name that are compared."""
 NUM_SUGGESTED = 20
+_DESCRIPTION = "description"
+"""The id of the property that is not a relation."""
 _MAX_DESCRIPTION = 250
 """Characters of a description in a list of candidates, as in Wikidata; the preview has it all."""
 _NUM_TYPES = 5
@@ -162,7 +165,8 @@ class Answers:
             elif (text := _text(value).strip()[:MAX_NAME]) != "":
                 read.append(Value(text, self.find(text)))
         lang, relation = self.read_property(pid)
-        if lang is None and relation is None and not required:
+        is_known = lang is not None or relation is not None or pid == _DESCRIPTION
+        if not is_known and not required:
             return None
         return Property(
             lang=lang,
@@ -280,6 +284,8 @@ class Answers:
         lang, relation = self.read_property(pid)
         if lang is not None:
             return {"id": pid, "name": f"name in {language_name(lang)}", "lang": "en"}
+        if relation is None and pid == _DESCRIPTION:
+            return {"id": pid, "name": "description", "lang": "en"}
         if relation is None:
             return {"id": pid, "name": clean(pid) or pid, "lang": "en"}
         name, named_in = self.lookup.relation_name(relation, langs)
@@ -342,7 +348,8 @@ class Answers:
             (f"name:{lang}", frozenset({f"name:{lang}", fold(f"name in {language_name(lang)}")}))
             for lang in self.lookup.languages
         ]
-        return [*relations, *names]
+        texts = [(_DESCRIPTION, frozenset({_DESCRIPTION}))]
+        return [*relations, *names, *(texts if self.opened.kb.has_descriptions else [])]
 
     @functools.cached_property
     def _type_texts(self) -> list[tuple[Type, frozenset[str]]]:
@@ -380,6 +387,7 @@ class Answers:
     def _popular(self, type_: Type | None) -> list[str]:
         """Return the properties to offer for a type, those with most facts first."""
         names = [f"name:{lang}" for lang in self.lookup.languages]
+        names += [_DESCRIPTION] if self.opened.kb.has_descriptions else []
         keys = self.lookup.relation_keys
         if type_ is None:
             return [*(keys[relation] for relation in self._relations), *names]
@@ -412,6 +420,9 @@ class Answers:
         if lang is not None:
             names = self.evidence.names(concept, lang)
             values = [{"str": clean(name), "lang": lang} for name in names]
+        elif relation is None and asked.id == _DESCRIPTION:
+            text = self.concepts.description(concept, langs)
+            values = [] if text is None else [{"str": clean(text.text), "lang": text.lang}]
         elif relation is not None:
             for value in self.evidence.values_of(concept, relation):
                 name, shown = self.named(self.concepts.shown_entity(value, langs))
