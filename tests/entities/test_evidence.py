@@ -171,13 +171,14 @@ def test_a_description_that_names_a_type_stands_for_it(tmp_path: Path) -> None:
     (tmp_path / "facts.tsv").write_text(
         "lang\tsubject\trelation\tobject\nen\tNice\tinstance of\tcity\n"
     )
-    (tmp_path / "things.tsv").write_text("lang\tname\tdescription\nen\tLyon\tbig city\nen\tX\t\n")
+    (tmp_path / "things.tsv").write_text(
+        "lang\tname\tdescription\nen\tLyon\tbig city\nen\tNice\tnice, not a nice town\nen\tX\t\n"
+    )
     kb = import_kb([tmp_path / "facts.tsv", tmp_path / "things.tsv"], tmp_path / "kb")
     evidence = Evidence(build_lookup(kb))
     city = Type("entity", concept(evidence, "city"))
-    found = {name: evidence.is_described_as(concept(evidence, name), [city]) for name in NAMES}
-    assert found == {"Lyon": True, "Nice": False, "X": False}
-    assert not evidence.is_described_as(concept(evidence, "Lyon"), [Type("entity", -1)])
-
-
-NAMES = ("Lyon", "Nice", "X")
+    nice = Type("entity", concept(evidence, "Nice"))
+    for name, is_city in (("Lyon", True), ("Nice", True), ("X", False)):
+        assert evidence.is_a(concept(evidence, name), city) == is_city
+        assert not evidence.is_a(concept(evidence, name), nice)
+        assert not evidence.is_a(concept(evidence, name), Type("entity", -1))

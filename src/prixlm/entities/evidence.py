@@ -150,12 +150,14 @@ class Evidence:
             return 1.0 - max(scores)
         return min(scores) if asked.quantifier == "all" else max(scores)
 
-    def is_described_as(self, concept: int, types: Sequence[Type]) -> bool:
-        """Return whether a description of a concept names one of some types."""
-        asked = [type_.number for type_ in types if type_.kind == "entity" and type_.number >= 0]
+    def is_a(self, concept: int, type_: Type) -> bool:
+        """Return whether a concept has a type or, if the KB states none, is described as one."""
+        types = self.types_of(concept)
+        if types or type_.kind != "entity" or type_.number < 0:
+            return type_ in types
         if not self._descriptions_of(concept):
             return False
-        return any(self._names_one(concept, self._texts_of(number)) for number in asked)
+        return self._names_one(concept, self._texts_of(type_.number))
 
     def _described(self, concept: int, asked: Property) -> float | None:
         """Return what descriptions say of a property; None if they do not name its values."""
