@@ -279,8 +279,8 @@ def test_a_model_learns_from_descriptions_what_names_do_not_say(
     ]
     for colour in ("red", "green", "blue"):
         text = f"a thing that is {colour} all over"
-        [[answer]] = completer.answer([Query("en", "new", "colour", description=text)], SEARCH)
-        assert answer.name == colour
+        [answers] = completer.answer([Query("en", "new", "colour", description=text)], SEARCH)
+        assert isinstance(answers, list) and answers[0].name == colour
 
 
 def test_namesakes_are_asked_without_a_description(kb: KB, tmp_path: Path) -> None:

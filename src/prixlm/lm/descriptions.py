@@ -99,4 +99,4 @@ class DescribedSubjects:
     def _num_read(self, subjects: Array, taken: Array) -> Array:
         """Return how many tokens of each description fit, (N,)."""
         room = np.clip(self.longest - taken - len(self.before), 0, self.limit)
-        return np.minimum(self.tokens.lengths(subjects), room)
+        return np.asarray(np.minimum(self.tokens.lengths(subjects), room))
