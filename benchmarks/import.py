@@ -4,8 +4,8 @@ N-Triples are generated: labels, facts and sameAs links in four languages. The w
 join, write) is timed beside `rdflib.Graph().parse` and pyoxigraph's iteration, which only parse.
 rdflib reads the first million lines at most: it keeps the graph in memory, and its rate does not
 rise with size. The answers are compared first, on a small file. Then Wikidata's JSON is imported,
-plain and as bz2. Peak memory is the resident memory of all processes together, where shared pages
-count once for each process.
+plain and as bz2, and once more with a description in each language, kept and not. Peak memory is
+the resident memory of all processes together, where shared pages count once for each process.
 """
 
 import argparse
@@ -59,9 +59,14 @@ def write_triples(path: Path, num_lines: int, seed: int = 0) -> None:
             file.write(line)
 
 
-def write_wikidata(path: Path, num_items: int, seed: int = 0) -> None:
-    """Write items of about 10 kB in the published layout: labels, aliases, claims, sitelinks."""
+def write_wikidata(path: Path, num_items: int, seed: int = 0, described: bool = False) -> None:
+    """Write items of about 10 kB in the published layout: labels, aliases, claims, sitelinks.
+
+    described: each label comes with a description of three to seven random words, too.
+    """
     rng = random.Random(seed)
+    letters = "etaoinshrdlu"
+    words = ["".join(rng.choices(letters, k=rng.randint(2, 9))) for _ in range(5_000)]
     codes = [*PAPER_LANGUAGES, "pt", "nl", "pl", "sv", "uk", "ar", "fa", "he", "cs"]
     with path.open("w", encoding="utf-8") as file:
         file.write("[\n")
@@ -92,6 +97,10 @@ def write_wikidata(path: Path, num_items: int, seed: int = 0) -> None:
                 )
             links = {f"{c}wiki": {"site": f"{c}wiki", "title": f"Item {number}"} for c in codes}
             item = {"type": "item", "id": f"Q{number}", "labels": labels, "aliases": aliases}
+            if described:
+                texts = {c: " ".join(rng.choices(words, k=rng.randint(3, 7))) for c in codes}
+                values = {c: {"language": c, "value": text} for c, text in texts.items()}
+                item["descriptions"] = values
             text = json.dumps({**item, "claims": claims, "sitelinks": links}, ensure_ascii=False)
             file.write(text + (",\n" if number < num_items else "\n"))
         file.write("]\n")
@@ -149,9 +158,9 @@ def parse_with_pyoxigraph(path: Path) -> int:
         return sum(1 for _ in pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES))
 
 
-def import_whole(path: Path, to: Path) -> int:
+def import_whole(path: Path, to: Path, descriptions: bool = True) -> int:
     """Import a file, and return the number of rows read."""
-    return int(import_kb([path], to).manifest.account["read"])
+    return int(import_kb([path], to, descriptions=descriptions).manifest.account["read"])
 
 
 def compare_answers(folder: Path) -> None:
@@ -215,15 +224,35 @@ def benchmark_wikidata(folder: Path, num_items: int) -> None:
         print_row(f"prixlm import, {name}", num_items, seconds, mib, f"{size / seconds:.0f}")
 
 
+def benchmark_descriptions(folder: Path, num_items: int) -> None:
+    """Time the import of items with and without descriptions, and weigh the KB."""
+    print("\n| Wikidata JSON | items | s | items/s | peak MiB | MB of the KB |")
+    print("|---|---|---|---|---|---|")
+    path = folder / "described.json"
+    for name, described, kept in (
+        ("a dump without descriptions", False, True),
+        ("with them, --no-descriptions", True, False),
+        ("with them", True, True),
+    ):
+        write_wikidata(path, num_items, described=described)
+        shutil.rmtree(folder / "kb", ignore_errors=True)
+        _, seconds, mib = run_apart(import_whole, path, folder / "kb", kept)
+        size = sum(file.stat().st_size for file in (folder / "kb").iterdir()) / 1e6
+        print_row(name, num_items, seconds, mib, f"{size:.1f}")
+
+
 def main() -> None:
-    """Run both benchmarks."""
+    """Run all benchmarks, or that of descriptions alone."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", default="1,3,10", help="millions of lines")
     parser.add_argument("--items", type=int, default=30_000, help="Wikidata items")
+    parser.add_argument("--only-descriptions", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        benchmark_rdf(Path(name), [float(size) for size in args.sizes.split(",")])
-        benchmark_wikidata(Path(name), args.items)
+        if not args.only_descriptions:
+            benchmark_rdf(Path(name), [float(size) for size in args.sizes.split(",")])
+            benchmark_wikidata(Path(name), args.items)
+        benchmark_descriptions(Path(name), args.items)
 
 
 if __name__ == "__main__":

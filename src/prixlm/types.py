@@ -85,6 +85,7 @@ class Query:
     subject: str
     relation: str | None = None  # name or key; None asks for the name in another language
     to: str | None = None  # that other language
+    description: str | None = None  # of the subject; None: as the KB describes the one of this name
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,3 +121,64 @@ def test_relations_of_a_type_are_those_that_its_entities_have(toy: Evidence) -> 
     is_capital = toy.relations_of(Type("value", relation(toy, "capital")))
     assert {keys[number] for number in is_capital} == {"country"}
     assert toy.relations_of(Type("entity", -1)) == []
+
+
+DESCRIBED = """\
+lang\tname\tdescription
+en\tParis\tcapital of France
+en\tParis (Troy)\tprince of Troy in the Iliad
+ja\tパリ\tフランスの首都
+en\tLyon\tfrancehood
+"""
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    """Namesakes that only their descriptions tell apart: the KB states nothing of them."""
+    folder = tmp_path_factory.mktemp("described")
+    facts = "en\tNice\tcountry\tFrance\nen\tNice\tinstance of\tcity\nen\tTroy\tinstance of\ttown\n"
+    (folder / "facts.tsv").write_text("lang\tsubject\trelation\tobject\n" + facts, "utf-8")
+    (folder / "things.tsv").write_text(DESCRIBED, "utf-8")
+    (folder / "links.tsv").write_text("lang_a\tname_a\tlang_b\tname_b\nen\tFrance\tja\tフランス\n")
+    files = [folder / name for name in ("facts.tsv", "things.tsv", "links.tsv")]
+    return Evidence(build_lookup(import_kb(files, folder / "kb")))
+
+
+def test_a_description_that_names_a_value_agrees_where_nothing_is_stated(
+    described: Evidence,
+) -> None:
+    country, france = relation(described, "country"), Value("france")
+    paris, prince = concept(described, "Paris"), concept(described, "Paris (Troy)")
+    asked = Property(relation=country, values=(france,))
+    assert described.agreement(paris, asked) == 1.0
+    assert described.agreement(prince, asked) is None  # it does not say the contrary
+    assert described.agreement(concept(described, "Lyon"), asked) is None  # part of a word
+    assert described.agreement(concept(described, "Nice"), asked) == 1.0  # a fact
+    assert described.agreement(
+        concept(described, "Nice"), Property(relation=country, values=(Value("Capital"),))
+    ) == pytest.approx(0.0)
+    by_concept = Value("something else", concept(described, "France"))
+    japanese = Property(relation=country, values=(by_concept,))
+    assert described.agreement(concept(described, "パリ", "ja"), japanese) == 1.0
+    several = (france, Value("Troy"))
+    for quantifier, score in (("any", 1.0), ("all", None), ("none", 0.0)):
+        asked = Property(values=several, quantifier=quantifier)  # type: ignore[arg-type]
+        assert described.agreement(paris, asked) == score
+    assert described.agreement(paris, Property(lang="en", values=(Value("x"),))) == 0.0
+
+
+def test_a_description_that_names_a_type_stands_for_it(tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_text(
+        "lang\tsubject\trelation\tobject\nen\tNice\tinstance of\tcity\n"
+    )
+    (tmp_path / "things.tsv").write_text(
+        "lang\tname\tdescription\nen\tLyon\tbig city\nen\tNice\tnice, not a nice town\nen\tX\t\n"
+    )
+    kb = import_kb([tmp_path / "facts.tsv", tmp_path / "things.tsv"], tmp_path / "kb")
+    evidence = Evidence(build_lookup(kb))
+    city = Type("entity", concept(evidence, "city"))
+    nice = Type("entity", concept(evidence, "Nice"))
+    for name, is_city in (("Lyon", True), ("Nice", True), ("X", False)):
+        assert evidence.is_a(concept(evidence, name), city) == is_city
+        assert not evidence.is_a(concept(evidence, name), nice)
+        assert not evidence.is_a(concept(evidence, name), Type("entity", -1))

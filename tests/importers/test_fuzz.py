@@ -64,6 +64,13 @@ en\tFinland\tja\tフィンランド
 te\tఫిన్లాండ్\tja\tフィンランド
 ar\tفنلندا\ten\tFinland
 """
+DESCRIBED_TSV = """\
+lang\tname\tdescription
+en\tFinland\tcountry in Northern Europe
+fi\tSuomi\tvaltio Pohjois-Euroopassa
+ja\tフィンランド\t北ヨーロッパの国
+te\tఫిన్లాండ్\t
+"""
 FACTS_CSV = """\
 lang,subject,relation,object
 en,Finland,capital,Helsinki
@@ -131,12 +138,20 @@ class Case:
 
 DBPEDIA_LINES = read_lines("*_lang=*.ttl")
 RDF_LINES = read_lines("sample.nt", "sample.nq")
+COMMENT = "<http://www.w3.org/2000/01/rdf-schema#comment>"
+COMMENT_LINES = [
+    f'<http://example.org/id/Q33> {COMMENT} "country in\\nNorthern Europe"@en .'.encode(),
+    f'<http://example.org/id/Q33> {COMMENT} "maa Pohjois-Euroopassa"@fi .'.encode(),
+    f'<http://example.org/id/Q33> {COMMENT} "no language" .'.encode(),
+]
 AUTHORS = {"a/triples.txt": TRIPLES_TXT, "a/entities.txt": ENTITIES_TXT}
 CASES = {
     "dbpedia": Case("dbpedia", "labels_lang=fi.nt", lines=DBPEDIA_LINES),
     "n-quads": Case("rdf", "sample.nq", lines=RDF_LINES),
+    "comments": Case("rdf", "comments.nt", lines=COMMENT_LINES + RDF_LINES[:9]),
     "tsv facts": Case("table", "facts.tsv", {"facts.tsv": FACTS_TSV}),
     "tsv links": Case("table", "links.tsv", {"links.tsv": LINKS_TSV}),
+    "tsv descriptions": Case("table", "d.tsv", {"d.tsv": DESCRIBED_TSV}, rows=">="),
     "csv facts": Case("table", "facts.csv", {"facts.csv": FACTS_CSV}, rows="<="),
     "authors' triples": Case("authors", "a/triples.txt", AUTHORS),
     "authors' entities": Case("authors", "a/entities.txt", AUTHORS),
@@ -224,7 +239,7 @@ def check_staged(parsed: Parsed, first: int, num_lines: int) -> None:
             for name in batch.schema.names:
                 column = batch.column(name)
                 assert name in optional or column.null_count == 0, f"{table}.{name} is null"
-                if name in ("name", "lang", "split"):
+                if name in ("name", "lang", "split", "text"):
                     assert not pc.any(pc.equal(column, "")).as_py(), f"{table}.{name} is empty"
     for sample in parsed.samples:
         assert first <= sample.line < first + num_lines

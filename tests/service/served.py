@@ -38,11 +38,20 @@ en\tIndia\tte\tభారత దేశము
 """
 
 
+_DESCRIPTIONS = f"""\
+lang\tname\tdescription
+en\tHelsinki\tcapital of Finland {SCRIPT}
+en\tEurope\t{OVERRIDE}
+ar\tمصر\tدولة في شمال أفريقيا
+"""
+
+
 def make_kb(folder: Path) -> KB:
     """Import the KB."""
     (folder / "facts.tsv").write_text(_FACTS, "utf-8")
     (folder / "links.tsv").write_text(_LINKS, "utf-8")
-    files = [folder / "facts.tsv", folder / "links.tsv"]
+    (folder / "descriptions.tsv").write_text(_DESCRIPTIONS, "utf-8")
+    files = [folder / f"{name}.tsv" for name in ("facts", "links", "descriptions")]
     return import_kb(files, folder / "kb", max_name=20_000)
 
 

@@ -27,6 +27,10 @@ Number = Annotated[int, typer.Option("-k", help="Answers per query.")]
 Exact = Annotated[bool, typer.Option("--exact", help="Prove the best answers; slower.")]
 BeamSize = Annotated[int, typer.Option(help="Beam size (the paper's K).")]
 NewOnly = Annotated[bool, typer.Option("--new-only", help="Leave out what the KB already states.")]
+Description = Annotated[
+    str | None,
+    typer.Option(help="What the name means, for a model that reads descriptions."),
+]
 Candidates = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Only these names or keys, one per line.")
 ]
@@ -48,6 +52,7 @@ def complete(
     exact: Exact = False,
     beam: BeamSize = 50,
     new_only: NewOnly = False,
+    description: Description = None,
     candidates: Candidates = None,
     queries: Queries = None,
     out: Out = None,
@@ -65,7 +70,7 @@ def complete(
         request.answer_file(queries, _check_file_options(flags, out))
         return
     lang, subject, relation = _check_query_options(flags, out)
-    request.answer(Query(lang, subject, relation))
+    request.answer(Query(lang, subject, relation, description=description))
 
 
 def translate(
@@ -82,6 +87,7 @@ def translate(
     exact: Exact = False,
     beam: BeamSize = 50,
     new_only: NewOnly = False,
+    description: Description = None,
     candidates: Candidates = None,
     queries: Queries = None,
     out: Out = None,
@@ -97,7 +103,7 @@ def translate(
         request.answer_file(queries, _check_file_options(flags, out))
         return
     source, name, to = _check_query_options(flags, out)
-    request.answer(Query(source, name, None, to))
+    request.answer(Query(source, name, None, to, description))
 
 
 def _search_config(k: int, exact: bool, beam: int, new_only: bool) -> "SearchConfig":
@@ -144,6 +150,8 @@ class _Request:
 
         with progress_bar() as progress:
             completer, candidates = self._open(progress)
+        if query.description is not None and not completer.model.encoder.descriptions:
+            print_note("the model reads no descriptions: it was asked with the name alone.")
         [answers] = completer.answer([query], self.search, candidates)
         if isinstance(answers, PrixError):
             raise answers

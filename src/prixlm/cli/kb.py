@@ -47,6 +47,9 @@ def import_(
     max_line: Annotated[
         int, typer.Option(metavar="N", help="Reject lines and statements of more than N MiB.")
     ] = 16,
+    descriptions: Annotated[
+        bool, typer.Option(help="Keep the descriptions of entities, for pages and models.")
+    ] = True,
     strict: Annotated[bool, typer.Option(help="Stop at the first malformed row.")] = False,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
@@ -74,6 +77,7 @@ def import_(
             max_triples=max_triples,
             max_name=max_name,
             max_line=max_line,
+            descriptions=descriptions,
         )
         estimate = estimate_import(plan)
         print_result(estimate.as_dict(), estimate.as_text(), as_json)
@@ -91,6 +95,7 @@ def import_(
             licence=licence,
             max_name=max_name,
             max_line=max_line,
+            descriptions=descriptions,
             overwrite=overwrite,
             strict=strict,
             memory=memory,

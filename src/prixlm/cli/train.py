@@ -51,6 +51,10 @@ _Keep = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="With --trim: text whose vocabulary is kept too."),
 ]
+_Descriptions = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Read N tokens of the subject's description after its name."),
+]
 _Patience = Annotated[
     int | None, typer.Option(help="Stop after this many validations without improvement.")
 ]
@@ -88,6 +92,7 @@ def pretrain(
     vocab: Annotated[int | None, typer.Option(help="Vocabulary of a compact model.")] = None,
     trim: _Trim = None,
     keep: _Keep = None,
+    descriptions: _Descriptions = None,
     patience: _Patience = None,
     precision: _Precision = None,
     tracker: _Tracker = None,
@@ -113,7 +118,14 @@ def pretrain(
     settings = changed(
         _with_file(PretrainConfig.preset(preset), config),
         {
-            "": {"base": base, "epochs": epochs, "batch": batch, "trim": trim, "keep": kept_text},
+            "": {
+                "base": base,
+                "epochs": epochs,
+                "batch": batch,
+                "trim": trim,
+                "keep": kept_text,
+                "descriptions": descriptions,
+            },
             "supply": {"langs": codes, "propagate": propagate, "seed": seed},
             "training": {
                 "lr": lr,

@@ -12,7 +12,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +52,15 @@ _KNOWN = """
     FROM subjects s JOIN entities e ON e.concept = s.concept AND e.lang = s.target
     WHERE s.relation IS NULL
     ORDER BY query, id
+"""
+
+
+# The description of the subject, if exactly one entity has its name: it tells nothing of namesakes.
+_DESCRIBED = """
+    SELECT query, any_value(d.text) AS text
+    FROM asked a JOIN entities e ON e.lang = a.lang AND e.name = a.name
+    LEFT JOIN descriptions d ON d.entity = e.id
+    GROUP BY query HAVING count(*) = 1 AND any_value(d.text) IS NOT NULL
 """
 
 
@@ -175,7 +184,7 @@ class Completer:
         results: list[list[Answer] | PrixError] = [[] for _ in queries]
         prefixes: dict[int, list[int]] = {}  # by the query's position in `queries`
         rows_by_language: dict[str, list[int]] = {}  # of the candidates
-        for row, query in enumerate(queries):
+        for row, query in enumerate(self._described(queries)):
             try:
                 prefixes[row] = self.encode(query)
                 rows_by_language.setdefault(query.to or query.lang, []).append(row)
@@ -207,6 +216,7 @@ class Completer:
     def encode(self, query: Query) -> list[int]:
         """Return the prefix of a query, or raise an error that says why it cannot be asked."""
         lang = self.check_language(query.lang)
+        description = self._described([query])[0].description or ""
         # Some tokenizers turn white space into a token, others turn odd characters into none.
         tokens = encode_names(self.model.encoder.tokenizer, [query.subject])[0]
         if not tokens or not query.subject.strip():
@@ -215,16 +225,35 @@ class Completer:
             to = self.check_language(query.to or "")
             if to == lang:
                 raise PrixError(f"from {lang} to {to}: expected two different languages.")
-            prefix = self.model.encoder.encode(query.subject, (lang, to), None)
+            prefix = self.model.encoder.encode(query.subject, (lang, to), None, description)
         else:
             name = self.relation_names(lang)[self.relation_id(query.relation, lang)]
-            prefix = self.model.encoder.encode(query.subject, name, None)
+            prefix = self.model.encoder.encode(query.subject, name, None, description)
         if len(prefix) >= self.model.max_length:
             raise PrixError(
                 f"the query has {len(prefix)} tokens, and the model {self.model.max_length} "
                 "positions: shorten the name."
             )
         return prefix
+
+    def _described(self, queries: Sequence[Query]) -> Sequence[Query]:
+        """Return the queries with the descriptions of their subjects, if the model reads them."""
+        rows = [row for row, query in enumerate(queries) if query.description is None]
+        if not rows or not self.model.encoder.descriptions:
+            return queries
+        found: dict[int, str] = {}
+        if self.kb.has_descriptions:
+            asked = {
+                "query": pa.array(rows, pa.int64()),
+                "lang": pa.array([queries[row].lang for row in rows], pa.string()),
+                "name": pa.array([queries[row].subject for row in rows], pa.string()),
+            }
+            table = self.kb.join_table(pa.table(asked), _DESCRIBED)
+            found = dict(zip(table["query"].to_pylist(), table["text"].to_pylist(), strict=True))
+        described = list(queries)
+        for row in rows:
+            described[row] = replace(queries[row], description=found.get(row, ""))
+        return described
 
     def check_language(self, lang: str) -> str:
         """Return the language; refuse one that the KB or the model does not have."""

@@ -7,6 +7,10 @@
 A type is an object of the KB's type relation (`P31`, `rdf:type`, or a relation named `instance of`
 or `type` that enough subjects have). A KB without one has types all the same: what has a relation
 (`has director`), and what is a value of one (`value of director`).
+
+Where a KB states no value of a property, or no type, a description that names it speaks for the
+candidate: *capital of France* agrees with the country France. One that does not name it says
+nothing.
 """
 
 import functools
@@ -20,6 +24,7 @@ from rapidfuzz import fuzz, utils
 
 from prixlm.entities.romanise import romanise
 from prixlm.kb.lookup import Lookup
+from prixlm.languages import script_of_text
 from prixlm.types import Array
 
 _TYPE_KEY = re.compile(r"(?:.*[/:#])?P31|.*22-rdf-syntax-ns#type|rdf:type")
@@ -29,6 +34,10 @@ _MIN_TYPED = 0.2
 `ontology/type` says what kind a company or a bridge is, and holds for few."""
 _SAME_TEXT = 90
 """Similarity, of 100, from which two values count as the same text."""
+_WITHOUT_SPACES = frozenset(
+    {"Hani", "Hans", "Hant", "Jpan", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"}
+)
+"""Scripts that are written without spaces between words."""
 _MOST_FACTS = 1000
 """Facts of one entity that are read: some objects have millions."""
 _MOST_SEARCHED = 1 << 16
@@ -53,7 +62,10 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True)
 class Property:
-    """What a question says of the entity: values of a relation, or names in a language."""
+    """What a question says of the entity: values of a relation, or names in a language.
+
+    With neither of them, it is what a description may name.
+    """
 
     relation: int | None = None
     lang: str | None = None  # instead of a relation: compare the names in this language
@@ -72,6 +84,7 @@ class Evidence:
         # candidates recur from row to row of a table.
         self._texts_of = functools.lru_cache(1 << 12)(self._read_texts)
         self.types_of = functools.lru_cache(1 << 12)(self._read_types)
+        self._descriptions_of = functools.lru_cache(1 << 12)(self._read_descriptions)
 
     def _read_types(self, concept: int) -> frozenset[Type]:
         entities = self.lookup.entities_of(concept)
@@ -128,12 +141,44 @@ class Evidence:
     def agreement(self, concept: int, asked: Property) -> float | None:
         """Return how well a concept agrees with a property, 0 to 1; None if the KB cannot tell."""
         known = self._known(concept, asked)
-        if not known or not asked.values:
+        if not asked.values:
             return None
+        if not known:
+            return self._described(concept, asked)
         scores = [max(self._same(value, *item) for item in known) for value in asked.values]
         if asked.quantifier == "none":
             return 1.0 - max(scores)
         return min(scores) if asked.quantifier == "all" else max(scores)
+
+    def is_a(self, concept: int, type_: Type) -> bool:
+        """Return whether a concept has a type or, if the KB states none, is described as one."""
+        types = self.types_of(concept)
+        if types or type_.kind != "entity" or type_.number < 0:
+            return type_ in types
+        if not self._descriptions_of(concept):
+            return False
+        return self._names_one(concept, self._texts_of(type_.number))
+
+    def _described(self, concept: int, asked: Property) -> float | None:
+        """Return what descriptions say of a property; None if they do not name its values."""
+        if asked.lang is not None or not self._descriptions_of(concept):
+            return None
+        named = []
+        for value in asked.values:
+            texts = _prepare_text(value.text)
+            texts += () if value.concept is None else self._texts_of(value.concept)
+            named.append(self._names_one(concept, texts))
+        if not (all if asked.quantifier == "all" else any)(named):
+            return None
+        return 0.0 if asked.quantifier == "none" else 1.0
+
+    def _names_one(self, concept: int, texts: Sequence[str]) -> bool:
+        descriptions = self._descriptions_of(concept)
+        return any(_mentions(text, name) for text in descriptions for name in texts)
+
+    def _read_descriptions(self, concept: int) -> tuple[str, ...]:
+        texts = map(self.lookup.description, self.lookup.entities_of(concept))
+        return tuple(utils.default_process(text) for text in texts if text)
 
     def subjects_of(self, asked: Property, concepts: Sequence[int]) -> Array:
         """Return concepts that state a relation to one of some concepts, sorted, at most 1000."""
@@ -174,6 +219,15 @@ class Evidence:
             fuzz.ratio(text, known, score_cutoff=_SAME_TEXT) for text in asked for known in texts
         ]
         return max(scores, default=0.0) / 100
+
+
+def _mentions(text: str, name: str) -> bool:
+    """Return whether a prepared text has a name in it; as whole words, if its script has words."""
+    if name not in text:
+        return False
+    if script_of_text(name) in _WITHOUT_SPACES:
+        return len(name) > 1
+    return f" {name} " in f" {text} "
 
 
 def _prepare(texts: Sequence[str]) -> tuple[str, ...]:

@@ -255,8 +255,7 @@ class Matcher:
             enough = any if question.strict == "any" else all
             kept = {}
             for concept, candidate in found.items():
-                types = self.evidence.types_of(concept)
-                if enough(asked in types for asked in question.types):
+                if enough(self.evidence.is_a(concept, asked) for asked in question.types):
                     kept[concept] = candidate
             found = kept
         for asked in required:
@@ -304,7 +303,7 @@ class Matcher:
         column["length"][:] = similarity * [length_of(candidate.query) for candidate in candidates]
         for row, concept in enumerate(found if question.types else ()):
             types = self.evidence.types_of(concept)
-            has_type = any(asked in types for asked in question.types)
+            has_type = any(self.evidence.is_a(concept, asked) for asked in question.types)
             column["type"][row] = has_type
             column["mistyped"][row] = bool(types) and not has_type
         for row, concept in enumerate(found if question.properties else ()):

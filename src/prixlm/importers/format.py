@@ -1,4 +1,4 @@
-"""What a KB format is, and what its parser yields: rows of names, facts, links and redirects.
+"""What a KB format is, and what its parser yields: rows of names, descriptions, facts and links.
 
 To add a format, write one file with a `Format` and add one line to the table in `plan.py`:
 
@@ -62,6 +62,15 @@ STAGED = {
     "links": pa.schema({"a": _TEXT, "b": _TEXT, "line": _LINE}),
     "redirects": pa.schema({"key": _TEXT, "target": _TEXT, "line": _LINE}),
     "relations": pa.schema(_NAMES),  # names of relations; null where only the key is known
+    "descriptions": pa.schema(
+        {
+            "key": _TEXT,
+            "lang": _TEXT,
+            "text": _TEXT,
+            "rank": pa.int8(),  # the text of lowest rank is kept
+            "line": _LINE,
+        }
+    ),
 }
 """The tables that parsers stage rows in; keys are still the source's own."""
 
@@ -94,6 +103,7 @@ class Limits:
     """
 
     name: int = 2000  # characters of a name or key; Wikidata's names have at most 250
+    description: int = 2000  # characters of a description; Wikidata's have at most 250
     line: int = 16 << 20  # bytes of a line or, in RDF without lines, of the text of a statement
 
 
@@ -157,14 +167,28 @@ class Parsed:
         if count:
             self.filtered[reason] += count
 
-    def reject_long(self, longest: int) -> None:
-        """Reject the staged rows with a name or key of more than `longest` characters."""
+    def drop_descriptions(self) -> None:
+        """Filter all staged descriptions."""
+        dropped = self.tables.pop("descriptions", [])
+        self.filter("description not asked for", sum(batch.num_rows for batch in dropped))
+
+    def reject_long(self, limits: Limits) -> None:
+        """Reject the staged rows with a name, key or description beyond the limits."""
         for batches in self.tables.values():
-            kept = [self._without_long(batch, longest) for batch in batches]
+            kept = [self._without_long(batch, limits) for batch in batches]
             batches[:] = [batch for batch in kept if batch.num_rows]
 
-    def _without_long(self, batch: pa.RecordBatch, longest: int) -> pa.RecordBatch:
-        texts = [column for column in batch.columns if pa.types.is_string(column.type)]
+    def _without_long(self, batch: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
+        columns = [field.name for field in batch.schema if pa.types.is_string(field.type)]
+        names = [name for name in columns if name != "text"]
+        batch = self._without_longer(batch, names, limits.name, "name or key too long")
+        texts = [name for name in columns if name == "text"]
+        return self._without_longer(batch, texts, limits.description, "description too long")
+
+    def _without_longer(
+        self, batch: pa.RecordBatch, columns: Sequence[str], longest: int, reason: str
+    ) -> pa.RecordBatch:
+        texts = [batch.column(name) for name in columns]
         # No text has more characters than bytes, and bytes are counted without reading the text.
         if all((pc.max(pc.binary_length(text)).as_py() or 0) <= longest for text in texts):
             return batch
@@ -176,7 +200,7 @@ class Parsed:
                 text[row].as_py()[:SAMPLE_CHARS] for text in texts if text[row].is_valid
             )
 
-        self.reject_rows("name or key too long", long, np.asarray(batch.column("line")), show)
+        self.reject_rows(reason, long, np.asarray(batch.column("line")), show)
         return batch.filter(pa.array(~long))
 
     def num_staged(self) -> int:
@@ -230,14 +254,17 @@ Parser = Callable[[Chunk], Parsed]
 
 @dataclass(frozen=True)
 class LimitedParser:
-    """A parser whose rows have names and keys of at most `longest` characters."""
+    """A parser whose rows are within the limits, without descriptions if they are not wanted."""
 
     parser: Parser
-    longest: int
+    limits: Limits
+    descriptions: bool = True
 
     def __call__(self, chunk: Chunk) -> Parsed:
         parsed = self.parser(chunk)
-        parsed.reject_long(self.longest)
+        if not self.descriptions:
+            parsed.drop_descriptions()
+        parsed.reject_long(self.limits)
         return parsed
 
 

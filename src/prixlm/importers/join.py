@@ -60,6 +60,7 @@ class Joins:
             self.join_links,
             self.write_entities,
             self.write_aliases,
+            self.write_descriptions,
         ]
 
     def resolve_redirects(self) -> None:
@@ -411,6 +412,37 @@ class Joins:
         self.account.imported["names"] += table.num_rows
         self.account.filtered["duplicate"] += self.db.count("alias") - table.num_rows
         self.counts["aliases"] = table.num_rows
+
+    def write_descriptions(self) -> None:
+        """Write one description of each entity that has any; without any there is no table."""
+        if not self.db.count("descriptions"):
+            return
+        # `described`: descriptions of entities. A language has an entity only if it names it.
+        key, redirect = "d.key", ""
+        if self.has_redirects:
+            key, redirect = "coalesce(r.target, d.key)", "LEFT JOIN redirect r ON r.key = d.key"
+        moved = f"if(r.key IS NULL, 0, {REDIRECTED})" if redirect else "0"
+        self.db.run(
+            f"CREATE TABLE described AS SELECT e.id, d.text, d.rank + {moved} AS rank, d.pos "
+            f"FROM descriptions d {redirect} JOIN entity e ON e.key = {key} AND e.lang = d.lang"
+        )
+        num_described = self.db.count("described")
+        unnamed = self.db.count("descriptions") - num_described
+        self.account.filtered["description of what its language does not name"] += unnamed
+        if not num_described:
+            return
+        before: Any = None  # the entity of the last row of a batch
+        with write_table(self.out, "descriptions") as table:
+            query = "SELECT id, text FROM described ORDER BY id, rank, pos, text"
+            for batch in self.db.stream(query):
+                first = pa.array(_differs(batch.column("id"), before))
+                ids, texts = (batch.column(name).filter(first) for name in ("id", "text"))
+                table.write(entity=ids, text=texts)
+                before = batch.column("id")[-1].as_py()
+        self.account.imported["descriptions"] += table.num_rows
+        self.account.filtered["further description"] += num_described - table.num_rows
+        self.counts["descriptions"] = table.num_rows
+        self.db.run("DROP TABLE described")
 
     def _node_of(self, key: str, table: str) -> str:
         """Return SQL that joins the node of a key as `table`, along its redirect if it has one."""

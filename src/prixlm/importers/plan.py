@@ -49,11 +49,12 @@ class Plan:
     seed: int
     licence: str
     limits: Limits
+    descriptions: bool = True
 
     def parser(self, index: int) -> Parser:
         """Return the parser of a source, within the limits of the import."""
         parser = self.format.parser(self.sources, index, self.langs)
-        return LimitedParser(parser, self.limits.name)
+        return LimitedParser(parser, self.limits, self.descriptions)
 
     def num_bytes(self) -> int:
         """Return the size of all sources on disk."""
@@ -70,6 +71,7 @@ def plan_import(
     licence: str | None = None,
     max_name: int = Limits.name,
     max_line: int = Limits.line >> 20,
+    descriptions: bool = True,
 ) -> Plan:
     """Find the format of the sources and the languages to keep; the options are `import_kb`'s."""
     paths = [Path(source) for source in sources]
@@ -95,6 +97,7 @@ def plan_import(
         seed,
         licence or chosen.licence,
         limits,
+        descriptions,
     )
 
 

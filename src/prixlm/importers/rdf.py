@@ -1,5 +1,8 @@
 """Any RDF: names by `rdfs:label` / `skos:prefLabel` / `skos:altLabel`, links by `owl:sameAs`.
 
+Descriptions are `schema:description`, `dcterms:description`, `rdfs:comment`, `skos:definition` and
+`dbo:abstract`, with a language tag. If an entity has several, the first in this order is kept.
+
 N-Triples and N-Quads are read line by line, in parallel. Two regular expressions parse the ordinary
 lines as arrays. Every other line (escapes, odd spacing) goes to pyoxigraph, which decides what is
 malformed. Turtle, TriG and RDF/XML go through pyoxigraph's streaming parser and then, as N-Quads
@@ -46,6 +49,17 @@ RDFS_LABEL = "http://www.w3.org/2000/01/rdf-schema#label"
 SKOS = "http://www.w3.org/2004/02/skos/core#"
 OWL_SAME_AS = "http://www.w3.org/2002/07/owl#sameAs"
 LABELS = {RDFS_LABEL: LABEL, SKOS + "prefLabel": LABEL, SKOS + "altLabel": ALIAS}
+# Short texts first: an abstract has paragraphs. A text in a variant of the language comes after all
+# texts in the language itself.
+DESCRIPTIONS = {
+    "http://schema.org/description": 0,
+    "https://schema.org/description": 0,
+    "http://purl.org/dc/terms/description": 1,
+    "http://www.w3.org/2000/01/rdf-schema#comment": 2,
+    SKOS + "definition": 3,
+    "http://dbpedia.org/ontology/abstract": 4,
+}
+_IN_VARIANT = len(DESCRIPTIONS)  # added to the rank of a description in a variant
 
 _IRI = r'[^\x00-\x20<>"{}|^`\\]+'
 _START = rf"^<(?P<subject>{_IRI})> <(?P<predicate>{_IRI})> "
@@ -188,12 +202,7 @@ def stage_names(
 
     ranks: (N,) int8, the rank of each name.
     """
-    # A dump has few distinct tags: each is normalised once, then looked up by its index.
-    tags = pc.fill_null(block.tag, "").dictionary_encode()
-    codes = [normalise(tag) if tag else None for tag in tags.dictionary.to_pylist()]
-    exact = [c == tag.lower() for c, tag in zip(codes, tags.dictionary.to_pylist(), strict=True)]
-    language = pa.array(codes, pa.string()).take(tags.indices)
-    variant = pc.invert(pa.array(exact, pa.bool_()).take(tags.indices))
+    language, variant = _languages(block)
     names = clean_names(block.text)
     # (N,) why a row is not a name, the first reason that applies; null if none does.
     reasons = pc.case_when(
@@ -206,13 +215,7 @@ def stage_names(
         "empty name",
     )
     _reject_rows(block, reasons, parsed)
-    keep = reasons.is_null()  # no reason against it
-    if langs is not None:
-        asked = pc.is_in(language, pa.array(langs, pa.string()))
-        parsed.filter(
-            "language not asked for", pc.sum(pc.and_(keep, pc.invert(asked))).as_py() or 0
-        )
-        keep = pc.and_(keep, asked)
+    keep = _asked(reasons.is_null(), language, langs, parsed)  # no reason against it
     ranks = pc.if_else(
         pc.and_(pc.equal(ranks, LABEL), variant), pa.scalar(VARIANT, pa.int8()), ranks
     )
@@ -224,6 +227,58 @@ def stage_names(
         rank=ranks.filter(keep),
         line=pa.array(block.line).filter(keep),
     )
+
+
+def stage_descriptions(
+    block: Statements, ranks: pa.Array, langs: tuple[str, ...] | None, parsed: Parsed
+) -> None:
+    """Stage literals as descriptions, in the language of their tag.
+
+    ranks: (N,) int8, the rank of each predicate.
+    """
+    # Comments without a language are usual, in ontologies say, so they are not malformed.
+    tagged = block.tag.is_valid()
+    parsed.filter("description without a language", len(tagged) - (pc.sum(tagged).as_py() or 0))
+    block, ranks = block.where(tagged), ranks.filter(tagged)
+    language, variant = _languages(block)
+    texts = clean_names(block.text)
+    reasons = pc.case_when(
+        pc.make_struct(language.is_null(), pc.equal(texts, "")),
+        "unknown language code",
+        "empty description",
+    )
+    _reject_rows(block, reasons, parsed)
+    keep = _asked(reasons.is_null(), language, langs, parsed)
+    ranks = pc.if_else(variant, pc.add(ranks, pa.scalar(_IN_VARIANT, pa.int8())), ranks)
+    parsed.stage(
+        "descriptions",
+        key=block.subject.filter(keep),
+        lang=language.filter(keep),
+        text=texts.filter(keep),
+        rank=ranks.filter(keep),
+        line=pa.array(block.line).filter(keep),
+    )
+
+
+def _languages(block: Statements) -> tuple[pa.Array, pa.Array]:
+    """Return the language of each text, null if unknown, and whether its tag is of a variant."""
+    # A dump has few distinct tags: each is normalised once, then looked up by its index.
+    tags = pc.fill_null(block.tag, "").dictionary_encode()
+    codes = [normalise(tag) if tag else None for tag in tags.dictionary.to_pylist()]
+    exact = [c == tag.lower() for c, tag in zip(codes, tags.dictionary.to_pylist(), strict=True)]
+    language = pa.array(codes, pa.string()).take(tags.indices)
+    return language, pc.invert(pa.array(exact, pa.bool_()).take(tags.indices))
+
+
+def _asked(
+    keep: pa.Array, language: pa.Array, langs: tuple[str, ...] | None, parsed: Parsed
+) -> pa.Array:
+    """Return which of the rows in `keep` are of a wanted language; count the others."""
+    if langs is None:
+        return keep
+    asked = pc.is_in(language, pa.array(langs, pa.string()))
+    parsed.filter("language not asked for", pc.sum(pc.and_(keep, pc.invert(asked))).as_py() or 0)
+    return pc.and_(keep, asked)
 
 
 def _reject_rows(block: Statements, reasons: pa.Array, parsed: Parsed) -> None:
@@ -240,9 +295,15 @@ def _show(block: Statements, row: int) -> str:
     return f"{block.subject[row]} {block.predicate[row]} {end}"
 
 
+def _ranks(predicates: pa.Array, known: dict[str, int]) -> pa.Array:
+    """Return the rank of each predicate, (N,) int8; null where it is not a known one."""
+    places = pc.index_in(predicates, pa.array(list(known), pa.string()))
+    return pa.array(list(known.values()), pa.int8()).take(places)
+
+
 @dataclass(frozen=True)
 class RdfParser:
-    """Stages statements as names, links and facts.
+    """Stages statements as names, descriptions, links and facts.
 
     RDF facts have no language: they hold in every language that names both ends.
     """
@@ -257,19 +318,19 @@ class RdfParser:
         return parsed.check()
 
     def stage_known(self, block: Statements, parsed: Parsed) -> Statements:
-        """Stage labels and sameAs links, and return the statements that are neither."""
-        # (N,) the rank of a name; null where the predicate is not one of a label.
-        predicates = pa.array(list(LABELS), pa.string())
-        rank = pa.array(list(LABELS.values()), pa.int8()).take(
-            pc.index_in(block.predicate, predicates)
-        )
+        """Stage labels, descriptions and sameAs links; return the statements that are none."""
+        rank = _ranks(block.predicate, LABELS)
         is_name = rank.is_valid()
         stage_names(block.where(is_name), rank.filter(is_name), self.langs, parsed)
+        # A description that is an IRI (a page, an image) is a fact, as before.
+        rank = _ranks(block.predicate, DESCRIPTIONS)
+        is_text = pc.and_(rank.is_valid(), block.object.is_null())
+        stage_descriptions(block.where(is_text), rank.filter(is_text), self.langs, parsed)
         # A sameAs with a literal is not a link; it is rejected with the facts.
         is_link = pc.and_(pc.equal(block.predicate, OWL_SAME_AS), block.object.is_valid())
         links = block.where(is_link)
         self.stage_links(links, parsed)
-        return block.where(pc.invert(pc.or_(is_name, is_link)))
+        return block.where(pc.invert(pc.or_(pc.or_(is_name, is_text), is_link)))
 
     def stage_links(self, block: Statements, parsed: Parsed) -> None:
         """Stage sameAs statements as links."""

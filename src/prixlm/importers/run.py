@@ -44,6 +44,7 @@ def import_kb(
     licence: str | None = None,
     max_name: int = Limits.name,
     max_line: int = Limits.line >> 20,
+    descriptions: bool = True,
     overwrite: bool = False,
     strict: bool = False,
     memory: str = "1GiB",
@@ -57,6 +58,7 @@ def import_kb(
     licence: the licence of the data, instead of the format's default.
     max_name: the longest name or key, in characters; rows with a longer one are rejected.
     max_line: the longest line, or statement of RDF without lines, in MiB; longer ones are rejected.
+    descriptions: keep the descriptions of entities; those of more than 2,000 characters never are.
     strict: stop at the first malformed row.
     memory: what the joins may use; larger ones spill to disk.
 
@@ -80,6 +82,7 @@ def import_kb(
         licence=licence,
         max_name=max_name,
         max_line=max_line,
+        descriptions=descriptions,
     )
     files = [source.path for source in plan.sources if source.path.exists()]
     work_folder = check_target(to, files, overwrite, FORMAT)
@@ -132,6 +135,8 @@ def _describe(plan: Plan, report: Progress) -> dict[str, Any]:
         "max_name": plan.limits.name,
         "max_line": plan.limits.line,
     }
+    if not plan.descriptions:  # else the manifest, and so the fingerprint, stays as it was
+        options["descriptions"] = False
     tool = f"prixlm {version('prixlm')}"
     return {"sources": sources, "options": options, "licence": plan.licence, "tool": tool}
 

@@ -1,7 +1,8 @@
 """Tables of names: the user's TSV, CSV or Parquet, or the authors' link-prediction files.
 
 Facts have the columns `lang, subject, relation, object` and optionally `split`; links have
-`lang_a, name_a, lang_b, name_b`. With a header, columns may come in any order and further columns
+`lang_a, name_a, lang_b, name_b`; described entities have `lang, name, description` and a header,
+and a description may be empty. With a header, columns may come in any order and further columns
 are ignored. Without a header they come in that order, and a file holds links if its name contains
 `link`. The authors' folder has `triples.txt` (test facts), `filtered.txt` (known facts) and
 `entities.txt`, without headers. Names identify entities: the key of London is `en:London`.
@@ -37,6 +38,7 @@ from prixlm.types import Array
 
 FACT_COLUMNS = ("lang", "subject", "relation", "object")
 LINK_COLUMNS = ("lang_a", "name_a", "lang_b", "name_b")
+DESCRIBED_COLUMNS = ("lang", "name", "description")
 SPLITS = {"train": "train", "valid": "valid", "val": "valid", "dev": "valid", "test": "test"}
 _DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 _AUTHORS = {
@@ -46,7 +48,11 @@ _AUTHORS = {
 }
 _AUTHORS_SPLIT = {"triples": "test", "filtered": "known"}
 
-_KNOWN = {*FACT_COLUMNS, *LINK_COLUMNS, "split", "name"}
+_KNOWN = {*FACT_COLUMNS, *LINK_COLUMNS, *DESCRIBED_COLUMNS, "split"}
+_EXPECTED = (
+    f"{', '.join(FACT_COLUMNS)} for facts, {', '.join(LINK_COLUMNS)} for links, or "
+    f"{', '.join(DESCRIBED_COLUMNS)} for descriptions"
+)
 _HEADER_WORDS = _KNOWN | {"language", "predicate", "property", "head", "tail"}
 _LONE_CR = re.compile(rb"\r(?!\n)")
 _NO_TEXT = "\ufdd0"  # a noncharacter in the place of bytes that are not UTF-8
@@ -170,7 +176,8 @@ class TableParser:
         # Columns are read by position: a header may name one twice, or an unknown one.
         names = [str(position) for position in range(len(self.columns))]
         cells, lines, bad = split_columns(data, first, names, self.delimiter)
-        rows = {c: cells[str(self.columns.index(c))] for c in self.columns if c in _KNOWN}
+        known = _KNOWN - ({"description"} if "subject" in self.columns else set())
+        rows = {c: cells[str(self.columns.index(c))] for c in self.columns if c in known}
         parsed.read += len(lines) + len(bad)
         reject_lines(bad, len(self.columns), parsed)
         # A blank line of a table with one column, or of commas alone, is not a bad line for Arrow.
@@ -208,13 +215,23 @@ class TableParser:
         )
 
     def _stage_names(self, rows: Rows, lines: Array, parsed: Parsed) -> None:
+        keys = _key(rows["lang"], rows["name"])
+        ranks = np.full(len(lines), LABEL, np.int8)
         parsed.stage(
-            "names",
-            key=_key(rows["lang"], rows["name"]),
-            lang=rows["lang"],
-            name=rows["name"],
-            rank=np.full(len(lines), LABEL, np.int8),
-            line=lines,
+            "names", key=keys, lang=rows["lang"], name=rows["name"], rank=ranks, line=lines
+        )
+        if "description" not in rows:
+            return
+        # A line with a description is two rows: a name and its description.
+        filled = pc.not_equal(rows["description"], "")
+        parsed.read += pc.sum(filled).as_py() or 0
+        parsed.stage(
+            "descriptions",
+            key=keys.filter(filled),
+            lang=rows["lang"].filter(filled),
+            text=rows["description"].filter(filled),
+            rank=pa.array(ranks).filter(filled),
+            line=pa.array(lines).filter(filled),
         )
 
     def _stage_links(self, rows: Rows, lines: Array, parsed: Parsed) -> None:
@@ -244,6 +261,9 @@ def _clean(rows: Rows, lines: Array, parsed: Parsed) -> tuple[Rows, Array]:
         rows, lines = _drop(rows, lines, bad, "invalid UTF-8", parsed)
         text = rows[name].cast(pa.string())
         folded = clean_names(text)
+        if name == "description":  # may be empty, or null in a Parquet file
+            rows = {**rows, name: pc.fill_null(folded, "")}
+            continue
         rows = {**rows, name: folded}
         empty = np.asarray(pc.fill_null(pc.equal(folded, ""), True))
         rows, lines = _drop(rows, lines, empty, "empty name", parsed)
@@ -286,13 +306,13 @@ def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
     first = _as_text(head(path).partition(b"\n")[0].rstrip(b"\r")).decode()
     names = tuple(next(csv.reader([first], delimiter=delimiter), []))
     lowered = tuple(name.strip().lower() for name in names)
-    if set(FACT_COLUMNS) <= set(lowered) or set(LINK_COLUMNS) <= set(lowered):
+    known = (FACT_COLUMNS, LINK_COLUMNS, DESCRIBED_COLUMNS)
+    if any(set(columns) <= set(lowered) for columns in known):
         return lowered, True
     if len(_HEADER_WORDS & set(lowered)) >= 2:
         # Most likely a header with other names: reading it as a row would swap the columns.
         raise PrixError(
-            f"{path}: header {', '.join(names)}; expected {', '.join(FACT_COLUMNS)} for facts "
-            f"or {', '.join(LINK_COLUMNS)} for links. Rename the columns."
+            f"{path}: header {', '.join(names)}; expected {_EXPECTED}. Rename the columns."
         )
     # Without a header, the file's name tells facts from links; five columns are facts with a split.
     expected = LINK_COLUMNS if "link" in path.name.lower() else FACT_COLUMNS
@@ -303,12 +323,11 @@ def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
 
 def _known_columns(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns to read of a Parquet file that has these."""
-    for known in (FACT_COLUMNS, LINK_COLUMNS):
+    for known in (FACT_COLUMNS, LINK_COLUMNS, DESCRIBED_COLUMNS):
         if set(known) <= set(names):
             return known + (("split",) if "split" in names and known is FACT_COLUMNS else ())
     raise PrixError(
-        f"{path}: columns {', '.join(names)}; expected {', '.join(FACT_COLUMNS)} for facts "
-        f"or {', '.join(LINK_COLUMNS)} for links. Rename the columns."
+        f"{path}: columns {', '.join(names)}; expected {_EXPECTED}. Rename the columns."
     )
 
 
@@ -325,7 +344,8 @@ def _table_chunks(source: Source, index: int) -> Iterator[Chunk]:
         total = max(1, file.metadata.num_rows)
         for batch in file.iter_batches(_batch_rows(file.metadata), columns=list(columns)):
             # Parsers read text only: numbers and dates are names too.
-            cut = [_cut(column, source.limits.name) for column in batch]
+            longest = max(source.limits.name, source.limits.description)
+            cut = [_cut(column, longest) for column in batch]
             texts = pa.record_batch([_cast(column) for column in cut], names=batch.schema.names)
             line += batch.num_rows
             yield Chunk(index, line - batch.num_rows, texts, done=size * (line - 1) // total)
@@ -385,7 +405,7 @@ def _authors_parser(sources: Sequence[Source], index: int, langs: tuple[str, ...
 
 TABLES = Format(
     name="table",
-    title="TSV, CSV or Parquet of names (facts, links)",
+    title="TSV, CSV or Parquet of names (facts, links, descriptions)",
     recognises=lambda path: path.is_file() and plain_suffix(path) in (*_DELIMITERS, ".parquet"),
     chunks=_table_chunks,
     parser=_table_parser,

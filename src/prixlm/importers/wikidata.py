@@ -1,8 +1,9 @@
 """Wikidata's JSON dump: an array with one entity per line, as in `latest-all.json.bz2`.
 
-An item is a concept: its labels and aliases name it in many languages, and its statements of best
-rank whose object is an item are facts. A property's names are the names of a relation. Each label,
-alias and statement is one row, and so is a line, or a field of a line, without any of them.
+An item is a concept: its labels and aliases name it in many languages, its descriptions describe
+it, and its statements of best rank whose object is an item are facts. A property's names are the
+names of a relation. Each label, alias, description and statement is one row, and so is a line, or a
+field of a line, without any of them.
 
 `mul` is Wikidata's label for languages without their own. It names an entity in the wanted
 languages that have no label of it and use the script of the text. If all languages are wanted, only
@@ -37,10 +38,12 @@ MALFORMED_JSON, INVALID_UTF8 = "malformed JSON", "invalid UTF-8"
 MALFORMED_ENTITY, MALFORMED_NAME = "malformed entity", "malformed name"
 MALFORMED_STATEMENT, LITERAL = "malformed statement", "object is a literal"
 UNKNOWN_LANGUAGE, EMPTY_NAME = "unknown language code", "empty name"
+MALFORMED_DESCRIPTION, EMPTY_DESCRIPTION = "malformed description", "empty description"
 # Reasons to filter a row:
 BRACKET, OTHER_TYPE = "array bracket or blank line", "not an item or property"
 NO_PARTS, NOT_ASKED = "entity without labels or statements", "language not asked for"
 FOR_ALL, ABOUT_PROPERTY = "name for all languages (mul)", "statement about a property"
+OF_PROPERTY = "description of a property"
 NOT_BEST, NO_VALUE, NOT_ITEM = "not of best rank", "no value", "object is not an item"
 
 _BRACKETS = (b"", b"[", b"]")
@@ -77,6 +80,7 @@ class _Rows:
         self.names: list[Any] = []
         self.relations: list[Any] = []
         self.facts: list[Any] = []
+        self.descriptions: list[Any] = []
 
         @functools.cache
         def language_of(code: str) -> str | None:
@@ -88,7 +92,12 @@ class _Rows:
 
     def stage(self) -> Parsed:
         """Stage the collected rows and return the result of the chunk."""
-        staged = {"names": self.names, "relations": self.relations, "facts": self.facts}
+        staged = {
+            "names": self.names,
+            "relations": self.relations,
+            "facts": self.facts,
+            "descriptions": self.descriptions,
+        }
         for table, rows in staged.items():
             columns = STAGED[table].names
             # Every len(columns)-th value belongs to the same column.
@@ -116,7 +125,7 @@ class _Rows:
         self.parsed.read += self.parsed.read == before  # a line without rows counts as one
 
     def add_entity(self, line: int, text: bytes, entity: Any) -> None:
-        """Add the names and facts of an item or property."""
+        """Add the names, descriptions and facts of an item or property."""
         fields = entity if type(entity) is dict else {}
         key, kind, before = fields.get("id"), fields.get("type"), self.parsed.read
         if type(key) is str and type(kind) is str and kind not in _IDS:
@@ -132,12 +141,14 @@ class _Rows:
         for code, term in labels.items():
             if code != "mul":
                 self.add_names(key, line, code, [term])
+        texts = self.part(key, line, fields, "descriptions")
         if "mul" in labels:
             # The languages of the rows added since `first`: the second of each row's values.
             named = set(names[first + 1 :: len(STAGED["names"])])
-            self.add_for_all(key, line, labels["mul"], named, fields.get("descriptions"))
+            self.add_for_all(key, line, labels["mul"], named, texts)
         for code, terms in self.part(key, line, fields, "aliases").items():
             self.add_names(key, line, code, terms, ALIAS)
+        self.add_descriptions(key, line, texts)
         for relation, group in self.part(key, line, fields, "claims").items():
             self.add_statements(key, line, relation, group)
         self.parsed.filter(NO_PARTS, self.parsed.read == before)
@@ -176,15 +187,36 @@ class _Rows:
                     reason = EMPTY_NAME if name == "" else MALFORMED_NAME
                     self.reject(reason, line, key, code, term)
 
-    def add_for_all(self, key: str, line: int, term: Any, named: set[str], texts: Any) -> None:
+    def add_descriptions(self, key: str, line: int, texts: dict[str, Any]) -> None:
+        """Add the descriptions of an item, one in each language; those of properties are not."""
+        self.parsed.read += len(texts)
+        if key[0] == "P":
+            self.parsed.filter(OF_PROPERTY, len(texts))
+            return
+        num_other = 0  # an item may have hundreds, most of them in languages that nobody asked for
+        for code, term in texts.items():
+            lang = self.language_of(code)
+            if lang == "":
+                num_other += 1
+            elif lang is None:
+                self.reject(UNKNOWN_LANGUAGE, line, key, code, term)
+            elif text := _clean(term):
+                self.descriptions += (key, lang, text, LABEL if code == lang else VARIANT, line)
+            else:
+                reason = EMPTY_DESCRIPTION if text == "" else MALFORMED_DESCRIPTION
+                self.reject(reason, line, key, code, term)
+        self.parsed.filter(NOT_ASKED, num_other)
+
+    def add_for_all(
+        self, key: str, line: int, term: Any, named: set[str], texts: dict[str, Any]
+    ) -> None:
         """Add the label `mul` as a name in each language that takes it.
 
         named: languages with a label of their own. texts: the descriptions, by language.
         """
         langs: Iterable[str] | None = self.langs
         if langs is None:
-            codes = texts if type(texts) is dict else ()
-            langs = dict.fromkeys(lang for code in codes if (lang := self.language_of(code)))
+            langs = dict.fromkeys(lang for code in texts if (lang := self.language_of(code)))
         # Only languages of its script take the name: Russian does not use Latin letters.
         name = _clean(term)
         script = script_of_text(name or "")

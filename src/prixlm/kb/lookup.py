@@ -1,6 +1,7 @@
-"""Random access to a KB: names, keys, aliases and facts of single entities, mapped into memory.
+"""Random access to a KB: names, descriptions and facts of single entities, mapped into memory.
 
-    KB/lookup/   names, keys and aliases as text; concepts and facts as columns; stamp.json
+    KB/lookup/   names, keys, aliases and descriptions as text; concepts and facts as columns;
+                 stamp.json
 
 `KB` streams tables and joins them in DuckDB, which takes tens of milliseconds for any question. A
 server is asked for a few entities at a time, thousands of times: here that takes microseconds, and
@@ -10,7 +11,7 @@ changes; a KB on a disk that cannot be written has them in the user's cache fold
     lookup = build_lookup(kb)
     lookup.name(3), lookup.entities_of(lookup.concept[3])
 
-Dimension letters: E entities, C concepts, N facts, A aliases.
+Dimension letters: E entities, C concepts, N facts, A aliases, D descriptions.
 """
 
 from bisect import bisect_right
@@ -64,6 +65,10 @@ class Lookup:
         self.names, self.keys, self._aliases = (
             MappedTexts(folder / table) for table in ("names", "keys", "aliases")
         )
+        self._described, self._descriptions = np.zeros(0, np.int32), None
+        if kb.has_descriptions:
+            self._described = map_column(folder / "described", np.int32)  # (D,) sorted
+            self._descriptions = MappedTexts(folder / "descriptions")
         self.relation_keys = kb.relation_keys()
         rows = kb.query("SELECT name FROM relations ORDER BY id").fetchall()
         self._common_names: list[str] = [name for (name,) in rows]
@@ -112,6 +117,18 @@ class Lookup:
         """Return the further names of an entity, sorted."""
         low, high = np.searchsorted(self._alias_entity, [entity, entity + 1])
         return [self._aliases[row] for row in range(low, high)]
+
+    def description(self, entity: int) -> str:
+        """Return the description of an entity; "" if it has none."""
+        row = int(np.searchsorted(self._described, entity))
+        if self._descriptions is None or row == len(self._described):
+            return ""
+        return self._descriptions[row] if self._described[row] == entity else ""
+
+    def texts(self, entity: int) -> list[str]:
+        """Return all that is written of an entity: its name, its aliases, its description."""
+        texts = [self.names[entity], *self.aliases(entity), self.description(entity)]
+        return texts if texts[-1] else texts[:-1]
 
     def find_key(self, key: str, langs: Sequence[str] | None = None) -> list[int]:
         """Return the entities with a key, at most one for each language."""
@@ -208,6 +225,19 @@ def _write_texts(kb: KB, folder: Path, progress: Progress | None) -> None:
         for batch in kb.stream(query, _BATCH_ROWS):
             entities.write(batch.column(0).to_numpy().astype(np.int32).tobytes())
             aliases.write(batch.column(1))
+    if kb.has_descriptions:
+        _write_descriptions(kb, folder)
+
+
+def _write_descriptions(kb: KB, folder: Path) -> None:
+    """Write the descriptions and their entities, (D,) each, in the order of the entities."""
+    with (
+        TextWriter(folder / "descriptions") as texts,
+        (folder / "described").open("wb") as entities,
+    ):
+        for batch in kb.batches("descriptions", ["entity", "text"]):
+            entities.write(batch.column("entity").to_numpy().astype(np.int32).tobytes())
+            texts.write(batch.column("text"))
 
 
 def _write_concepts(kb: KB, folder: Path) -> None:

@@ -128,7 +128,7 @@ def split_kb(
     with open_workspace(work_folder, {}) as work:
         out, scratch = work.empty_folder("kb"), work.empty_folder("scratch")
         # Tables that no split changes.
-        for table in ("aliases", "relations", "relation_names", "hidden_links"):
+        for table in ("aliases", "descriptions", "relations", "relation_names", "hidden_links"):
             if kb.path(table).is_file():
                 shutil.copyfile(kb.path(table), out / f"{table}.parquet")
         concept, counts = kb.concepts(), dict(kb.manifest.counts)

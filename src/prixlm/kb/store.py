@@ -2,6 +2,7 @@
 
     entities.parquet        id, key, lang, name, concept       ordered by language, then key
     aliases.parquet         entity, name                       further names
+    descriptions.parquet    entity, text                       only where a source has any
     relations.parquet       id, key, name                      the name that every language may use
     relation_names.parquet  relation, lang, name               names in single languages
     triples.parquet         lang, subject, relation, object, split    ordered by subject
@@ -46,6 +47,7 @@ _ID, _TEXT = pa.int32(), pa.string()
 SCHEMAS = {
     "entities": pa.schema({"id": _ID, "key": _TEXT, "lang": _TEXT, "name": _TEXT, "concept": _ID}),
     "aliases": pa.schema({"entity": _ID, "name": _TEXT}),
+    "descriptions": pa.schema({"entity": _ID, "text": _TEXT}),
     "relations": pa.schema({"id": _ID, "key": _TEXT, "name": _TEXT}),
     "relation_names": pa.schema({"relation": _ID, "lang": _TEXT, "name": _TEXT}),
     "triples": pa.schema(
@@ -54,7 +56,7 @@ SCHEMAS = {
     "links": pa.schema({"a": _ID, "b": _ID}),
     "hidden_links": pa.schema({"a": _ID, "b": _ID, "split": _TEXT}),
 }
-_OPTIONAL = ("hidden_links",)
+_OPTIONAL = ("descriptions", "hidden_links")
 BATCH_ROWS = 1 << 16
 _ENTITY = ", ".join(f"e.{f.name}" for f in dataclasses.fields(Entity))
 """The columns of an `Entity`, in its order, of a table `e`."""
@@ -255,20 +257,49 @@ class KB:
         query = "SELECT name FROM aliases WHERE entity = ? ORDER BY name"
         return self._column(query, [entity])
 
+    @property
+    def has_descriptions(self) -> bool:
+        """Whether any entity has a description."""
+        return self.path("descriptions").is_file()
+
+    def descriptions(self, ids: Iterable[int]) -> list[str]:
+        """Return the descriptions of entities, in the order of `ids`; "" where there is none."""
+        wanted = np.fromiter(ids, np.int32)
+        if not self.has_descriptions or not len(wanted):
+            return [""] * len(wanted)
+        # The range lets DuckDB skip whole row groups by their statistics.
+        low, high = wanted.min(), wanted.max()
+        rows = self.join_table(
+            pa.table({"wanted": wanted, "place": np.arange(len(wanted))}),
+            "SELECT coalesce(d.text, '') AS text FROM asked LEFT JOIN (SELECT * FROM descriptions "
+            f"WHERE entity BETWEEN {low} AND {high}) d ON d.entity = wanted ORDER BY place",
+        )
+        texts: list[str] = rows["text"].to_pylist()
+        return texts
+
     def all_names(
-        self, lang: str | None = None, *, start: int = 0, batch_rows: int = BATCH_ROWS
+        self,
+        lang: str | None = None,
+        *,
+        start: int = 0,
+        batch_rows: int = BATCH_ROWS,
+        descriptions: bool = False,
     ) -> Iterator[tuple[Array, list[str]]]:
         """Yield entity ids and their names, own names and aliases, in batches.
 
         Ordered by entity; the own name comes first. start: number of rows to skip.
+        descriptions: yield the description of an entity too, after its names.
         """
+        described = ""
+        if descriptions and self.has_descriptions:
+            described = "UNION ALL SELECT entity, text, 2 FROM descriptions"
         within = "true"
         if lang is not None:
             ids = self.entity_range(lang)
             within = f"id BETWEEN {ids.start} AND {ids.stop - 1}"
         query = (
             "SELECT id, name FROM (SELECT id, name, 0 AS is_alias FROM entities "
-            f"UNION ALL SELECT entity, name, 1 FROM aliases) WHERE {within} "
+            f"UNION ALL SELECT entity, name, 1 FROM aliases {described}) WHERE {within} "
             f"ORDER BY id, is_alias, name OFFSET {start}"
         )
         for batch in self.stream(query, batch_rows):

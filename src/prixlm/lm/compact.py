@@ -16,12 +16,15 @@ from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaFo
 
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.lm.encoding import ROLES, add_tokens, language_token
+from prixlm.lm.descriptions import description_batches
+from prixlm.lm.encoding import add_tokens, special_tokens
 from prixlm.lm.model import PrixLM, Settings
 from prixlm.lm.token_cache import name_batches
 
 _MAX_NAMES = 2_000_000
 """Most names that a tokenizer is trained on: the trainer holds them all in memory."""
+_MAX_TEXT = 250
+"""Characters of a description that the tokenizer is trained on."""
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -47,11 +50,14 @@ class CompactConfig:
             raise PrixError(f"vocab {self.vocab}: expected 600 or more, because 256 are bytes.")
 
 
-def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0) -> PrixLM:
-    """Return a compact model with random weights and a tokenizer trained on the names of `kb`."""
+def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0, descriptions: int = 0) -> PrixLM:
+    """Return a compact model with random weights and a tokenizer trained on the names of `kb`.
+
+    descriptions: tokens of a subject's description that the model reads after its name.
+    """
     # The tokenizer comes first: only the weights depend on the seed.
-    tokenizer = train_tokenizer(kb, config.vocab)
-    add_tokens(tokenizer, kb.languages)
+    tokenizer = train_tokenizer(kb, config.vocab, descriptions=descriptions > 0)
+    add_tokens(tokenizer, kb.languages, descriptions)
     torch.manual_seed(seed)
     backbone = XLMRobertaForMaskedLM(  # type: ignore[no-untyped-call]
         XLMRobertaConfig(
@@ -78,16 +84,17 @@ def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0) -> PrixLM:
         pad_token="<pad>",
         unk_token="<unk>",
         mask_token="<mask>",
-        extra_special_tokens=[*ROLES, *map(language_token, kb.languages)],
+        extra_special_tokens=special_tokens(kb.languages, descriptions),
     )
-    return PrixLM(backbone, wrapped, Settings(languages=tuple(kb.languages)))
+    settings = Settings(languages=tuple(kb.languages), descriptions=descriptions)
+    return PrixLM(backbone, wrapped, settings)
 
 
-def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
+def train_tokenizer(kb: KB, vocab: int, *, descriptions: bool = False) -> Tokenizer:
     """Train a unigram tokenizer with `vocab` pieces, bytes and special tokens included.
 
     Training twice on the same names gives slightly different pieces: the trainer is not
-    deterministic.
+    deterministic. descriptions: train on the descriptions of entities, too.
     """
     learned = Tokenizer(models.Unigram())
     learned.normalizer = normalizers.NFKC()
@@ -98,7 +105,8 @@ def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
         unk_token="<unk>",
         show_progress=False,
     )
-    learned.train_from_iterator(_names(kb, (vocab - len(_BYTES)) // 2), trainer)
+    letters = (vocab - len(_BYTES)) // 2
+    learned.train_from_iterator(_names(kb, letters, descriptions), trainer)
     # The trainer does not support byte fallback: add the byte pieces with the lowest score.
     entries = [tuple(entry) for entry in json.loads(learned.to_str())["model"]["vocab"]]
     # Ten below the lowest score, so that bytes are used for unknown letters alone.
@@ -114,7 +122,7 @@ def train_tokenizer(kb: KB, vocab: int) -> Tokenizer:
     return tokenizer
 
 
-def _names(kb: KB, max_letters: int) -> Iterator[str]:
+def _names(kb: KB, max_letters: int, descriptions: bool = False) -> Iterator[str]:
     """Yield the names to train on, with rare letters replaced by spaces.
 
     A KB in many scripts has more letters than a small vocabulary has room for. The rarest are left
@@ -122,16 +130,19 @@ def _names(kb: KB, max_letters: int) -> Iterator[str]:
     """
     # Two passes over the names, so that they are never all in memory: count, then yield.
     counts: Counter[str] = Counter()
-    for name in _normal_names(kb):
+    for name in _normal_names(kb, descriptions):
         counts.update(name)
     rare = [letter for letter, _ in counts.most_common()[max_letters:]]
     blank = dict.fromkeys(map(ord, rare), " ")
-    for name in _normal_names(kb):
+    for name in _normal_names(kb, descriptions):
         yield name.translate(blank) if blank else name
 
 
-def _normal_names(kb: KB) -> Iterator[str]:
+def _normal_names(kb: KB, descriptions: bool) -> Iterator[str]:
     """Yield normalised names: all, or every n-th of a KB with more than `_MAX_NAMES`."""
     every = max(1, -(-kb.num_entities // _MAX_NAMES))
     for names in name_batches(kb):
         yield from (unicodedata.normalize("NFKC", name) for name in names[::every])
+    for texts in description_batches(kb) if descriptions else ():
+        # A model reads the beginning of a description.
+        yield from (unicodedata.normalize("NFKC", text[:_MAX_TEXT]) for text in texts[::every])

@@ -3,6 +3,13 @@
     triple   <s> [S] X_s </s></s> [P] X_p </s></s> [O] X_o [EOS] </s>
     link     <s> [S] X_s </s></s> [P] [EN] [ES] </s></s> [O] X_o [EOS] </s>
 
+A model that reads descriptions has that of the subject after its name, if it has one:
+
+    triple   <s> [S] X_s </s></s> [D] X_d </s></s> [P] X_p </s></s> [O] X_o [EOS] </s>
+
+`X_d` is cut to a number of tokens, and to what the names leave of the longest prefix. Names are
+never cut. The object's description is never read.
+
 For mBERT, `[CLS]` and `[SEP]` replace `<s>` and `</s>`, doubled in the same way. Everything up to
 and including `[O]` is the prefix; the model predicts `X_o` and `[EOS]`.
 
@@ -22,14 +29,17 @@ from tokenizers import AddedToken, Tokenizer
 from prixlm.arrays import ragged_ranges
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.lm.descriptions import DescribedSubjects, build_description_tokens
 from prixlm.lm.token_cache import TokenCache, encode_names
 from prixlm.types import Array
 
 ROLES = ("[S]", "[P]", "[O]", "[EOS]")
+DESCRIPTION = "[D]"
+"""The role of a description; only models that read descriptions have it."""
 LINK = -1
 """The relation of a link: the paper's p = null."""
 
-_RESERVED = {"[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", *ROLES}
+_RESERVED = {"[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", *ROLES, DESCRIPTION}
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,15 @@ def language_token(lang: str) -> str:
     return token if token not in _RESERVED else f"[{lang.upper()}-]"
 
 
-def add_tokens(tokenizer: Tokenizer, languages: Sequence[str]) -> int:
+def special_tokens(languages: Sequence[str], descriptions: int = 0) -> list[str]:
+    """Return the role and language tokens of a model that reads this much of descriptions."""
+    roles = [*ROLES, DESCRIPTION] if descriptions else ROLES
+    return [*roles, *map(language_token, languages)]
+
+
+def add_tokens(tokenizer: Tokenizer, languages: Sequence[str], descriptions: int = 0) -> int:
     """Add the role and language tokens that a tokenizer lacks; return how many were added."""
-    tokens = [*ROLES, *map(language_token, languages)]
+    tokens = special_tokens(languages, descriptions)
     new = [token for token in tokens if tokenizer.token_to_id(token) is None]
     return int(tokenizer.add_special_tokens([AddedToken(t, special=True) for t in new]))
 
@@ -92,9 +108,11 @@ class FactEncoder:
     tokenizer: Tokenizer
     base: BaseTokens
     languages: tuple[str, ...]
+    descriptions: int = 0  # most tokens of a subject's description
+    longest: int = 0  # most tokens of a prefix with a description
 
     def __post_init__(self) -> None:
-        tokens = [*ROLES, *map(language_token, self.languages)]
+        tokens = special_tokens(self.languages, self.descriptions)
         for token in (self.base.start, self.base.separator, self.base.padding, *tokens):
             if self.tokenizer.token_to_id(token) is None:
                 raise PrixError(
@@ -109,11 +127,16 @@ class FactEncoder:
         return int(token_id)
 
     def encode(
-        self, subject: str, relation: str | tuple[str, str], object: str | None
+        self,
+        subject: str,
+        relation: str | tuple[str, str],
+        object: str | None,
+        description: str = "",
     ) -> list[int]:
         """Encode one fact as the paper prints it; a pair of languages is a link.
 
         Without an object, return the prefix: everything up to and including `[O]`.
+        description: of the subject; a model that reads none leaves it out.
         """
         separators = [self.id(self.base.separator)] * 2
         names = [subject, "" if isinstance(relation, tuple) else relation, object or ""]
@@ -122,8 +145,19 @@ class FactEncoder:
             relation_ids = [self.id(language_token(lang)) for lang in relation]
         s, p, o, eos = (self.id(role) for role in ROLES)
         prefix = [self.id(self.base.start), s, *subject_ids, *separators]
-        prefix += [p, *relation_ids, *separators, o]
+        rest = [p, *relation_ids, *separators, o]
+        described = self._describe(description, self.longest - len(prefix) - len(rest))
+        prefix += [*described, *rest]
         return prefix if object is None else [*prefix, *object_ids, eos, separators[0]]
+
+    def _describe(self, description: str, room: int) -> list[int]:
+        """Return the tokens of a description with its role and separators, at most `room`."""
+        if not self.descriptions or not description:
+            return []
+        separators = [self.id(self.base.separator)] * 2
+        ids = encode_names(self.tokenizer, [description])[0]
+        ids = ids[: max(0, min(self.descriptions, room - 1 - len(separators)))]
+        return [self.id(DESCRIPTION), *ids, *separators] if ids else []
 
 
 class BatchEncoder:
@@ -142,6 +176,14 @@ class BatchEncoder:
         start, sep = encoder.id(encoder.base.start), encoder.id(encoder.base.separator)
         s, p, o, self.eos = (encoder.id(role) for role in ROLES)
         self.before = [[start, s], [sep, sep, p], [sep, sep, o]]  # tokens before each name
+        self.described: DescribedSubjects | None = None
+        if encoder.descriptions and kb.has_descriptions:
+            self.described = DescribedSubjects(
+                build_description_tokens(kb, encoder.tokenizer, cache),
+                encoder.descriptions,
+                encoder.longest,
+                [sep, sep, encoder.id(DESCRIPTION)],
+            )
 
     @property
     def num_special(self) -> int:
@@ -155,7 +197,11 @@ class BatchEncoder:
 
     def num_inputs(self, facts: Facts) -> Array:
         """Return the length of each fact as an input of the model, (N,)."""
-        return np.asarray(sum(self._lengths(facts)) + self.num_special)
+        subjects, predicates, objects = self._lengths(facts)
+        prefix = subjects + predicates + self.num_special
+        if self.described is not None:
+            prefix = prefix + self.described.num_added(facts.subject, prefix)
+        return np.asarray(prefix + objects)
 
     def num_targets(self, facts: Facts) -> Array:
         """Return the tokens that the model predicts for each fact, (N,): the object and `[EOS]`."""
@@ -211,7 +257,11 @@ class BatchEncoder:
         ends = np.stack([facts.subject[is_link], facts.object[is_link]], axis=1).ravel()
         predicates[in_link] = self.lang_ids[self.language(ends)]
         entities = self.cache.entities
-        return [entities.take(facts.subject), (predicates, lengths), entities.take(facts.object)]
+        subjects = entities.take(facts.subject)
+        if self.described is not None:
+            prefix = subjects[1] + lengths + self.num_special
+            subjects = self.described.add(*subjects, facts.subject, prefix)
+        return [subjects, (predicates, lengths), entities.take(facts.object)]
 
     def _targets(self, facts: Facts, prefix: Array) -> tuple[Array, Array, Array]:
         """Return row, predicting position and id of all object tokens and `[EOS]`, (T,) each."""

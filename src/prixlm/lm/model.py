@@ -46,17 +46,25 @@ class Settings:
     languages: tuple[str, ...]  # codes with a token such as [EN]
     mask: str = "prefix"  # or causal, for a loaded decoder that was trained with a causal mask
     lineage: Lineage = field(default_factory=Lineage)  # what it was trained on
+    descriptions: int = 0  # tokens of the subject's description that it reads
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Settings":
         """Read what `as_dict` wrote."""
         lineage = Lineage.from_dict(values["trained"])
-        return cls(languages=tuple(values["languages"]), mask=values["mask"], lineage=lineage)
+        return cls(
+            languages=tuple(values["languages"]),
+            mask=values["mask"],
+            lineage=lineage,
+            descriptions=int(values.get("descriptions", 0)),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of `prixlm.json`; the lineage is called `trained` there."""
         languages = list(self.languages)
-        return {"languages": languages, "mask": self.mask, "trained": self.lineage.as_dict()}
+        values = {"languages": languages, "mask": self.mask, "trained": self.lineage.as_dict()}
+        # A model without them has the settings, and so the identity, that it always had.
+        return values | ({"descriptions": self.descriptions} if self.descriptions else {})
 
 
 class PrixLM(nn.Module):
@@ -88,8 +96,14 @@ class PrixLM(nn.Module):
         self.tokenizer = tokenizer
         self.settings = settings
         self.kind = BACKBONES[backbone.config.model_type]
-        languages = settings.languages
-        self.encoder = FactEncoder(tokenizer.backend_tokenizer, self.kind.tokens, languages)
+        self.encoder = FactEncoder(
+            tokenizer.backend_tokenizer,
+            self.kind.tokens,
+            settings.languages,
+            settings.descriptions,
+            # The other half is for the object: so long may a candidate be.
+            longest=self.max_length // 2,
+        )
 
     @classmethod
     def from_base(
@@ -99,6 +113,7 @@ class PrixLM(nn.Module):
         *,
         seed: int = 0,
         keep: Callable[[Tokenizer], Array] | None = None,
+        descriptions: int = 0,
     ) -> "PrixLM":
         """Load a base model from the hub or a folder, and add role and language tokens.
 
@@ -107,6 +122,7 @@ class PrixLM(nn.Module):
         old ones, which makes all new tokens alike.)
         seed: of the new embeddings, and of the prediction head of a base without one.
         keep: returns the pieces to keep, if the vocabulary is trimmed (`trim.pieces_to_keep`).
+        descriptions: tokens of a subject's description that the model reads after its name.
         """
         backbone, tokenizer, causal = load_base(base, seed=seed)
         # A base may itself be trimmed: what counts is how its own base reads.
@@ -115,14 +131,18 @@ class PrixLM(nn.Module):
         if keep is not None:
             untrimmed = untrimmed or Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
             tokenizer = trim_base(backbone, tokenizer, keep(tokenizer.backend_tokenizer))
-        add_tokens(tokenizer.backend_tokenizer, languages)
+        add_tokens(tokenizer.backend_tokenizer, languages, descriptions)
         # Some bases have more embeddings than pieces: new tokens then take the spare rows.
         old_size = backbone.get_input_embeddings().num_embeddings
         if len(tokenizer) > old_size:
             backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
             weight = backbone.get_input_embeddings().weight.data
             _draw_like(weight[:old_size], weight[old_size:], seed)
-        settings = Settings(languages=tuple(languages), mask="causal" if causal else "prefix")
+        settings = Settings(
+            languages=tuple(languages),
+            mask="causal" if causal else "prefix",
+            descriptions=descriptions,
+        )
         return cls(backbone, tokenizer, settings, untrimmed)
 
     @classmethod

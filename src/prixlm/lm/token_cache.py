@@ -94,7 +94,7 @@ def encode_names(tokenizer: Tokenizer, names: list[str]) -> list[list[int]]:
         # id are encoded again with a space between the characters of the token.
         special = {i: t.content for i, t in tokenizer.get_added_tokens_decoder().items()}
         forbidden = np.array([i for i, text in special.items() if text not in _UNKNOWN])
-        flat, lengths = _flatten(rows, np.int64)
+        flat, lengths = flatten(rows, np.int64)
         owner = np.repeat(np.arange(len(rows)), lengths)  # the name of each token in `flat`
         for row in np.unique(owner[np.isin(flat, forbidden)]).tolist():
             text = names[row]
@@ -108,7 +108,7 @@ def encode_names(tokenizer: Tokenizer, names: list[str]) -> list[list[int]]:
 
 def make_ragged(rows: list[list[int]]) -> Ragged:
     """Return lists of ids as a ragged array in memory."""
-    flat, lengths = _flatten(rows, np.int32)
+    flat, lengths = flatten(rows, np.int32)
     return Ragged(ragged_offsets(lengths), flat)
 
 
@@ -124,7 +124,7 @@ def build_tokens(kb: KB, tokenizer: Tokenizer, progress: Progress | None = None)
             publish(work.folder, folder)
         drop_oldest_caches(folder.parent, MAX_CACHES)
         _drop_abandoned(folder.parent)
-    return TokenCache(_open_ragged(folder / "entities"), _open_ragged(folder / "relations"), folder)
+    return TokenCache(open_ragged(folder / "entities"), open_ragged(folder / "relations"), folder)
 
 
 def name_batches(kb: KB) -> Iterator[list[str]]:
@@ -167,7 +167,7 @@ def _relation_names(kb: KB) -> Iterator[list[str]]:
             yield names[start : start + _ROWS]
 
 
-def _flatten(rows: list[list[int]], dtype: type) -> tuple[Array, Array]:
+def flatten(rows: list[list[int]], dtype: type) -> tuple[Array, Array]:
     """Return lists of ids as one array, (total,), and the length of each list."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     flat = itertools.chain.from_iterable(rows)
@@ -180,13 +180,14 @@ def _write_ragged(path: Path, batches: Iterable[list[list[int]]]) -> None:
     offsets = [np.zeros(1, np.int64)]
     with path.with_suffix(".ids").open("wb") as file:
         for rows in batches:
-            flat, lengths = _flatten(rows, np.int32)
+            flat, lengths = flatten(rows, np.int32)
             file.write(flat.tobytes())
             offsets.append(offsets[-1][-1] + np.cumsum(lengths))
     np.concatenate(offsets).tofile(path.with_suffix(".offsets"))
 
 
-def _open_ragged(path: Path) -> Ragged:
+def open_ragged(path: Path) -> Ragged:
+    """Map what `_write_ragged` wrote into memory."""
     offsets = np.memmap(path.with_suffix(".offsets"), np.int64, "r")
     if path.with_suffix(".ids").stat().st_size == 0:  # an empty file cannot be mapped
         return Ragged(offsets, np.zeros(0, np.int32))

@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.lm.descriptions import description_batches
 from prixlm.lm.token_cache import encode_names, name_batches
 from prixlm.lm.words import frequent_words
 from prixlm.types import Array, Progress
@@ -52,10 +53,12 @@ def pieces_to_keep(
     progress: Progress | None = None,
     *,
     num_words: int = NUM_WORDS,
+    descriptions: bool = False,
 ) -> Array:
     """Return the ids of the pieces that a KB and some texts need, ascending.
 
     num_words: frequent words of each of its languages whose pieces are kept, too.
+    descriptions: keep the pieces of the KB's descriptions, too.
     """
     used = np.zeros(tokenizer.get_vocab_size(), bool)
     for done, names in enumerate(name_batches(kb)):
@@ -64,6 +67,8 @@ def pieces_to_keep(
             progress("trim", min((done + 1) * len(names), kb.num_entities), kb.num_entities)
     for batch in kb.batches("aliases", ["name"]):
         _mark(used, tokenizer, batch.column(0).to_pylist())
+    for described in description_batches(kb) if descriptions else ():
+        _mark(used, tokenizer, described)
     for lang in kb.languages if num_words else ():
         with suppress(PrixError):  # wordfreq does not have every language
             _mark(used, tokenizer, frequent_words(lang, num_words))

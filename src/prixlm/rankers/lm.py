@@ -287,9 +287,11 @@ class ModelRanker(Ranker):
         ids, index = np.unique(queries.subject, return_inverse=True)
         names = self.completer.kb.names(ids.tolist())
         relations = self.completer.relation_names(queries.lang)
-        encode = self.model.encoder.encode
+        encoder, texts = self.model.encoder, [""] * len(ids)
+        if encoder.descriptions:
+            texts = self.completer.kb.descriptions(ids.tolist())
         return [
-            encode(names[subject], relations[relation], None)
+            encoder.encode(names[subject], relations[relation], None, texts[subject])
             for subject, relation in zip(index.tolist(), queries.relation.tolist(), strict=True)
         ]
 

@@ -45,6 +45,7 @@ def kb_figures(kb: KB) -> dict[str, Any]:
         "triples": {lang: counts["triples"].get(lang, {}) for lang in kb.languages},
         "relations": counts["relations"],
         "aliases": counts["aliases"],
+        "descriptions": counts.get("descriptions", 0),
         "links": counts["links"],
         "concepts": counts["concepts"],
         "split": kb.manifest.split,
@@ -59,9 +60,10 @@ def print_kb(console: Console, kb: KB) -> None:
     """Print the languages of a KB with their counts, and the counts of the whole."""
     counts = kb.manifest.counts
     console.print(_kb_table(kb))
+    described = f", {counts['descriptions']:,} descriptions" if kb.has_descriptions else ""
     console.print(
         f"{counts['concepts']:,} concepts, {counts['relations']:,} relations, "
-        f"{counts['links']:,} explicit links, {counts['aliases']:,} further names. "
+        f"{counts['links']:,} explicit links, {counts['aliases']:,} further names{described}. "
         f"Licence of the data: {shown(kb.manifest.licence)}."
     )
 

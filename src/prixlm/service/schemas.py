@@ -57,7 +57,10 @@ class Found(Model):
     matched: Name = Field(description="The name or alias that matched the query.")
     how: Literal["id", "exact", "prefix", "substring", "spelling", "romanised"]
     score: float = Field(ge=0, le=100, description="Similarity of the spelling, 0 to 100.")
-    about: str = Field(default="", description="A few words that tell namesakes apart.")
+    about: str = Field(default="", description="Its telling facts in a few words.")
+    description: Name | None = Field(
+        default=None, description="Its description in the reader's language, else in another."
+    )
 
 
 class SearchAnswer(Model):
@@ -105,6 +108,7 @@ class EntityNames(Model):
     aliases: list[str]
     key: str | None
     url: str | None
+    description: str | None = Field(default=None, description="As the source describes it.")
     proposed: list[ProposalRef] = Field(description="Proposed labels and links.")
 
 
@@ -112,6 +116,9 @@ class EntityAnswer(Model):
     """A thing in all its languages side by side."""
 
     entity: EntityRef
+    description: Name | None = Field(
+        default=None, description="Its description in the reader's language, else in another."
+    )
     names: list[EntityNames]
     facts: list[FactGroup]
     num_facts: int
@@ -266,6 +273,7 @@ class KnownEntity(Model):
     """What a reviewer should know of the subject or object."""
 
     entity: EntityRef
+    description: Name | None = Field(default=None, description="As the source describes it.")
     names: list[Name] = Field(description="In the reviewer's language, the fact's, then others.")
     facts: list[KnownFact]
 

@@ -235,6 +235,7 @@ class Workbench:
             how=how,
             score=min(100.0, max(0.0, score)),
             about=opened.concepts.about(concept, langs),
+            description=opened.concepts.description(concept, langs),
         )
 
     def entity(self, text: str, langs: Sequence[str] = ()) -> schemas.EntityAnswer:

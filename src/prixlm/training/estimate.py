@@ -88,11 +88,7 @@ class _EncodedFact:
     ids: list[int]  # of the input
     prefix: int  # length up to and including [O]
     targets: list[int]  # object and [EOS]
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of names: without the eight special tokens of an input."""
-        return len(self.ids) - 8
+    num_tokens: int  # of the names, which the length rule counts
 
 
 def _count_facts(kb: KB, config: PretrainConfig) -> tuple[int, int]:
@@ -110,7 +106,8 @@ def _sample(kb: KB, model: PrixLM, config: PretrainConfig, link_share: float) ->
     langs = list(config.supply.langs or kb.languages)
     num_triples = round(_SAMPLE * (1 - link_share))
     rows = kb.query(
-        "SELECT t.lang, s.name, t.relation, o.name FROM (SELECT * FROM (SELECT * FROM triples "
+        "SELECT t.lang, s.name, t.relation, o.name, s.id "
+        "FROM (SELECT * FROM (SELECT * FROM triples "
         "WHERE split = 'train' AND list_contains($langs, lang)) "
         f"USING SAMPLE reservoir({num_triples} ROWS) REPEATABLE (0)) t "
         "JOIN entities s ON s.id = t.subject JOIN entities o ON o.id = t.object",
@@ -118,18 +115,22 @@ def _sample(kb: KB, model: PrixLM, config: PretrainConfig, link_share: float) ->
     ).fetchall()
     # A relation has a name in each language that the KB names it in.
     relations = {lang: kb.relation_names(lang) for lang in {row[0] for row in rows}}
-    facts: list[Any] = [(s, relations[lang][r], o) for lang, s, r, o in rows]
+    texts = iter(kb.descriptions(row[-1] for row in rows))
+    facts: list[Any] = [(s, relations[lang][r], o, next(texts)) for lang, s, r, o, _ in rows]
     # Two random names are about as long as the two of a link.
     num_ends = 2 * (_SAMPLE - num_triples)
     ends = kb.entities(np.random.default_rng(0).integers(0, kb.num_entities, num_ends).tolist())
+    texts = iter(kb.descriptions(a.id for a in ends[::2]))
     for a, b in zip(ends[::2], ends[1::2], strict=True):
-        facts.append((a.name, (a.lang, b.lang), b.name))
+        facts.append((a.name, (a.lang, b.lang), b.name, next(texts)))
     encoded = []
-    for subject, relation, object_ in facts:
-        prefix = model.encoder.encode(subject, relation, None)
-        ids = model.encoder.encode(subject, relation, object_)
+    for subject, relation, object_, text in facts:
+        prefix = model.encoder.encode(subject, relation, None, text)
+        ids = model.encoder.encode(subject, relation, object_, text)
+        # All but the description, the eight special tokens of an input and the two after it.
+        num_tokens = len(model.encoder.encode(subject, relation, object_)) - 10
         # Inputs end before [EOS] and the separator; targets are the object and [EOS].
-        encoded.append(_EncodedFact(ids[:-2], len(prefix), ids[len(prefix) : -1]))
+        encoded.append(_EncodedFact(ids[:-2], len(prefix), ids[len(prefix) : -1], num_tokens))
     return encoded
 
 

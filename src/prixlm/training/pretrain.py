@@ -28,6 +28,7 @@ from prixlm.files import check_kind, disk_errors, locked, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.bases import base_fingerprint
 from prixlm.lm.compact import CompactConfig, make_compact
+from prixlm.lm.descriptions import MAX_TOKENS
 from prixlm.lm.encoding import BatchEncoder, Facts
 from prixlm.lm.lineage import Lineage
 from prixlm.lm.model import SETTINGS, PrixLM, read_settings
@@ -62,6 +63,7 @@ class PretrainConfig:
     num_valid: int = 2000  # valid triples that the validation loss is measured on
     trim: bool = False  # keep only the pieces of the base's vocabulary that the KB needs
     keep: str | None = None  # text file whose pieces are kept too, with trim
+    descriptions: int = 0  # tokens of the subject's description to read after its name
     supply: SupplyConfig = field(default_factory=SupplyConfig)  # which facts
     training: TrainingConfig = field(default_factory=TrainingConfig)  # how to train
     compact: CompactConfig = field(default_factory=CompactConfig)  # size, if base is compact
@@ -72,6 +74,10 @@ class PretrainConfig:
                 f"epochs {self.epochs}, batch {self.batch}, num_valid {self.num_valid}, "
                 f"token_budget {self.token_budget}: expected 1 or more, and a token_budget of 64 "
                 "or more."
+            )
+        if not 0 <= self.descriptions <= MAX_TOKENS:
+            raise PrixError(
+                f"--descriptions {self.descriptions}: expected 0 to {MAX_TOKENS} tokens."
             )
         if self.keep is not None and not self.trim:
             raise PrixError("--keep requires --trim: it names a text whose pieces are kept.")
@@ -115,6 +121,8 @@ class PretrainConfig:
         # A budget cuts the sum of a step into passes. It has to be free to fall when memory runs
         # out, so that it may change, like the number of processes, during a run.
         del values["token_budget"], values["base"]
+        if not self.descriptions:  # as before there were any
+            del values["descriptions"]
         values["keep"] = _texts_to_keep(self)  # the texts count, not the path of their file
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
@@ -168,6 +176,11 @@ def check_kb(kb: KB, config: PretrainConfig) -> None:
         raise PrixError(
             f"{kb.folder} has no {', '.join(missing)}; it has {', '.join(kb.languages)}."
         )
+    if config.descriptions and not kb.has_descriptions:
+        raise PrixError(
+            f"{kb.folder} has no descriptions. Leave out --descriptions, or import the KB again "
+            "from a source that has them, without --no-descriptions."
+        )
     langs = config.supply.langs or kb.languages
     has_triples = any(kb.num_triples(lang, "train") for lang in langs)
     has_links = config.supply.langs is None and any(kb.manifest.counts["linked"].values())
@@ -180,17 +193,16 @@ def check_kb(kb: KB, config: PretrainConfig) -> None:
 
 def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None) -> PrixLM:
     """Return the model that a run starts from: compact, or a base with new tokens."""
-    seed = config.training.seed
+    seed, described = config.training.seed, config.descriptions
     if config.base == "compact":
-        return make_compact(kb, config.compact, seed=seed)
-    if not config.trim:
-        return PrixLM.from_base(config.base, kb.languages, seed=seed)
+        return make_compact(kb, config.compact, seed=seed, descriptions=described)
     texts = _texts_to_keep(config)
 
     def keep(tokenizer: Tokenizer) -> Array:
-        return pieces_to_keep(kb, tokenizer, texts, progress)
+        return pieces_to_keep(kb, tokenizer, texts, progress, descriptions=described > 0)
 
-    return PrixLM.from_base(config.base, kb.languages, seed=seed, keep=keep)
+    kept = keep if config.trim else None
+    return PrixLM.from_base(config.base, kb.languages, seed=seed, keep=kept, descriptions=described)
 
 
 def _check_folder(to: Path) -> None:
@@ -255,6 +267,8 @@ class PretrainTask:
         self.supply = FactSupply(kb, self.batches, config.supply)
         self.valid = self._read_valid(kb, model)
         longest = config.supply.max_tokens + self.batches.num_special + 2  # a link's languages
+        if self.batches.described is not None:  # it fills a prefix up to this length, at most
+            longest = max(longest, model.encoder.longest + config.supply.max_tokens)
         if longest > model.max_length:
             raise PrixError(
                 f"max_tokens {config.supply.max_tokens} allows inputs of {longest} tokens, and the "

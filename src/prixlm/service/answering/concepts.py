@@ -124,6 +124,18 @@ class Concepts:
                 return by_lang[lang]
         return entities[0]
 
+    def description(self, concept: int, langs: Sequence[str]) -> Name | None:
+        """Return the description of a concept in the best language that has one."""
+        by_lang = {
+            self.lookup.lang(entity): text
+            for entity in reversed(self.lookup.entities_of(concept))
+            if (text := self.lookup.description(entity))
+        }
+        for lang in (*langs, self._first, *sorted(by_lang)):
+            if lang in by_lang:
+                return Name(text=by_lang[lang], lang=lang)
+        return None
+
     def name(self, entity: int) -> Name:
         """Return the name of an entity with its language."""
         return Name(text=self.lookup.name(entity), lang=self.lookup.lang(entity))
@@ -178,6 +190,7 @@ class Concepts:
         num_shown = sum(len(value.langs) for group in shown for value in group.statements)
         return EntityAnswer(
             entity=self.ref(concept, langs),
+            description=self.description(concept, langs),
             names=[self._names(lang, entities, proposed) for lang in self.lookup.languages],
             facts=shown,
             num_facts=num_facts,
@@ -196,6 +209,7 @@ class Concepts:
             aliases=list(dict.fromkeys([*names[1:], *aliases])),
             key=key,
             url=None if key is None else url_of(key),
+            description=next(filter(None, map(self.lookup.description, own)), None),
             proposed=list(proposed.by_lang.get(lang, ())),
         )
 
@@ -269,6 +283,7 @@ class Concepts:
         names = dict.fromkeys((self.lookup.name(e), self.lookup.lang(e)) for e in ordered)
         return KnownEntity(
             entity=self.ref(concept, langs),
+            description=self.description(concept, langs),
             names=[Name(text=text, lang=lang) for text, lang in list(names)[:_NUM_NAMES]],
             facts=[
                 KnownFact(

@@ -65,7 +65,10 @@ class Questions:
         elif completer is not None:
             by = "model"
             key = opened.lookup.relation_keys[number]
-            scored = completer.ask_sync((Query(asked.lang, asked.text, key), limit))
+            # Of namesakes, the one that was chosen; a model without descriptions leaves it out.
+            described = None if entity is None else opened.lookup.description(entity)
+            query = Query(asked.lang, asked.text, key, description=described)
+            scored = completer.ask_sync((query, limit))
             answers = [self._model_completion(entity, number, one) for one in scored]
         elif entity is None:
             raise NotFound(

@@ -3,9 +3,10 @@
     answers = Answers(workbench.opened, workbench.matcher())
     answers.match([answers.read_query(Query(query="Suomi"), lang=None)])
 
-It knows both versions of a query, and no HTTP. Properties are the relations of the KB, by key, and
-`name:LANG`, the names in a language. Types are explained in `entities/evidence.py`; their ids are
-those of their entity, or `has:KEY` and `value:KEY` of a relation.
+It knows both versions of a query, and no HTTP. Properties are the relations of the KB, by key,
+`name:LANG`, the names in a language, and `description`, what descriptions name. Types are explained
+in `entities/evidence.py`; their ids are those of their entity, or `has:KEY` and `value:KEY` of a
+relation.
 """
 
 import functools
@@ -26,7 +27,7 @@ from prixlm.kb.store import KB
 from prixlm.languages import normalise
 from prixlm.reports.console import language_name
 from prixlm.service.answering.concepts import Concepts, NotFound
-from prixlm.service.markup import clean, shorten
+from prixlm.service.markup import clean, direction, shorten
 from prixlm.service.reconcile.queries import (
     ConditionQuery,
     EntityValue,
@@ -35,13 +36,17 @@ from prixlm.service.reconcile.queries import (
     Query,
     Refused,
 )
-from prixlm.service.schemas import MAX_TEXT
+from prixlm.service.schemas import MAX_TEXT, Name
 
 T = TypeVar("T")
 
 MAX_NAME = MAX_TEXT
 """Characters of a name that are compared."""
 NUM_SUGGESTED = 20
+_DESCRIPTION = "description"
+"""The id of the property that is not a relation."""
+_MAX_DESCRIPTION = 250
+"""Characters of a description in a list of candidates, as in Wikidata; the preview has it all."""
 _NUM_TYPES = 5
 """Types that a candidate is shown with."""
 STYLE = (
@@ -160,7 +165,8 @@ class Answers:
             elif (text := _text(value).strip()[:MAX_NAME]) != "":
                 read.append(Value(text, self.find(text)))
         lang, relation = self.read_property(pid)
-        if lang is None and relation is None and not required:
+        is_known = lang is not None or relation is not None or pid == _DESCRIPTION
+        if not is_known and not required:
             return None
         return Property(
             lang=lang,
@@ -249,6 +255,10 @@ class Answers:
         return name, self.lookup.lang(entity)
 
     def _about(self, concept: int, langs: tuple[str, ...]) -> str:
+        """Return the description of a concept, or what its facts tell."""
+        described = self.concepts.description(concept, langs)
+        if described is not None:
+            return shorten(described.text, _MAX_DESCRIPTION)
         return clean(self.concepts.about(concept, langs))
 
     def _types(self, concept: int, langs: tuple[str, ...]) -> list[dict[str, str]]:
@@ -274,6 +284,8 @@ class Answers:
         lang, relation = self.read_property(pid)
         if lang is not None:
             return {"id": pid, "name": f"name in {language_name(lang)}", "lang": "en"}
+        if relation is None and pid == _DESCRIPTION:
+            return {"id": pid, "name": "description", "lang": "en"}
         if relation is None:
             return {"id": pid, "name": clean(pid) or pid, "lang": "en"}
         name, named_in = self.lookup.relation_name(relation, langs)
@@ -336,7 +348,8 @@ class Answers:
             (f"name:{lang}", frozenset({f"name:{lang}", fold(f"name in {language_name(lang)}")}))
             for lang in self.lookup.languages
         ]
-        return [*relations, *names]
+        texts = [(_DESCRIPTION, frozenset({_DESCRIPTION}))]
+        return [*relations, *names, *(texts if self.opened.kb.has_descriptions else [])]
 
     @functools.cached_property
     def _type_texts(self) -> list[tuple[Type, frozenset[str]]]:
@@ -374,6 +387,7 @@ class Answers:
     def _popular(self, type_: Type | None) -> list[str]:
         """Return the properties to offer for a type, those with most facts first."""
         names = [f"name:{lang}" for lang in self.lookup.languages]
+        names += [_DESCRIPTION] if self.opened.kb.has_descriptions else []
         keys = self.lookup.relation_keys
         if type_ is None:
             return [*(keys[relation] for relation in self._relations), *names]
@@ -406,6 +420,9 @@ class Answers:
         if lang is not None:
             names = self.evidence.names(concept, lang)
             values = [{"str": clean(name), "lang": lang} for name in names]
+        elif relation is None and asked.id == _DESCRIPTION:
+            text = self.concepts.description(concept, langs)
+            values = [] if text is None else [{"str": clean(text.text), "lang": text.lang}]
         elif relation is not None:
             for value in self.evidence.values_of(concept, relation):
                 name, shown = self.named(self.concepts.shown_entity(value, langs))
@@ -437,7 +454,8 @@ class Answers:
         return (
             f'<!doctype html><html lang="{html.escape(lang)}"><head><meta charset="utf-8">'
             f"<title>{html.escape(shorten(name))}</title><style>{STYLE}</style></head>"
-            f"<body><h1>{_bdi(name, lang)}</h1><p>{names}</p><dl>{facts}</dl>"
+            f"<body><h1>{_bdi(name, lang)}</h1>{_described(known.description)}"
+            f"<p>{names}</p><dl>{facts}</dl>"
             f"<p>{html.escape(shorten(self.concepts.id_of(concept)))}</p></body></html>"
         )
 
@@ -454,9 +472,12 @@ class Answers:
             concept = self.concept(text)
             name, lang = self.named(self.concepts.shown_entity(concept, langs))
             about = self.about(concept, tuple(langs) or (lang,))
+            described = self.concepts.description(concept, tuple(langs) or (lang,))
+            if described is not None:
+                return f"<p>{_bdi(name, lang)}</p>{_described(described)}"
         elif kind == "property":
-            described = self.describe_property(text, langs)
-            name, lang, about = described["name"], described["lang"], text
+            named = self.describe_property(text, langs)
+            name, lang, about = named["name"], named["lang"], text
         else:
             type_ = self.read_type(text)
             count = self.evidence.all_types.get(type_)
@@ -488,6 +509,14 @@ def _matching(items: Iterable[tuple[T, frozenset[str]]], prefix: str) -> list[T]
 def _bdi(text: str, lang: str) -> str:
     """Return text as HTML that keeps its direction to itself."""
     return f'<bdi lang="{html.escape(lang)}" dir="auto">{html.escape(shorten(text))}</bdi>'
+
+
+def _described(text: Name | None) -> str:
+    """Return a description as HTML, in the direction of its language; nothing without one."""
+    if text is None:
+        return ""
+    lang, dir_ = html.escape(text.lang), direction(text.lang)
+    return f'<p lang="{lang}" dir="{dir_}">{html.escape(clean(text.text))}</p>'
 
 
 def _text(value: Any) -> str:

@@ -4,10 +4,10 @@ import { delayed, getJson, nameElement } from "./http.js";
 /** Turn the answer of /api/search or /api/relations into options. */
 function optionsOf(answer) {
   if (answer.results) {
-    return answer.results.map(({ entity, matched, about }) => ({
+    return answer.results.map(({ entity, matched, about, description }) => ({
       value: entity.id,
       name: entity.name,
-      note: [matched.text === entity.name.text ? "" : matched.text, about].filter(Boolean).join(" · "),
+      note: [matched.text === entity.name.text ? "" : matched.text, description?.text ?? about].filter(Boolean).join(" · "),
     }));
   }
   return answer.relations.map(({ key, name }) => ({ value: key, name, note: "" }));
