@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from prixlm import PrixError
 from prixlm.proposals.marks import Marks, NewMark
 from prixlm.service import workbench as module
+from prixlm.service.answering.questions import Questions
 from prixlm.service.app import create_app
 from prixlm.service.batching import Busy
 from prixlm.service.opened import Folders
@@ -88,12 +89,12 @@ def test_an_error_shows_no_path_of_the_machine(
 
 
 def test_a_busy_model_tells_when_to_ask_again(
-    client: TestClient, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise Busy("the queue is full.", 7)
 
-    monkeypatch.setattr(bench.questions, "translate", fail)
+    monkeypatch.setattr(Questions, "translate", fail)
     answer = client.get("/api/translate", params={"name": "a", "from": "en", "to": "fi"})
     assert answer.status_code == 503 and answer.headers["retry-after"] == "7"
 
