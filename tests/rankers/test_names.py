@@ -16,13 +16,14 @@ from prixlm.rankers.base import Queries
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.names import (
     NewObjects,
+    RelationGuesser,
     SharedNames,
     SimilarNames,
-    guess_relations,
     keep_best,
     most_similar,
     read_grams,
 )
+from prixlm.types import Array
 
 TOWNS = ["Turku", "Oulu", "Tartu", "Narva", "Kuopio", "Pärnu"]
 LAND = {"Turku": "Suomi", "Oulu": "Suomi", "Kuopio": "Suomi"}
@@ -150,8 +151,13 @@ def slow_guess(kb: KB, concept: int) -> dict[int, float]:
     return {relation: value for relation, value in share.items() if value}
 
 
+def new_concepts(kb: KB, *splits: str) -> Array:
+    return np.flatnonzero(~RelationGuesser(kb, splits or ("train",)).is_known)
+
+
 def test_relations_are_guessed_from_similar_names(kb: KB) -> None:
-    new, guessed = guess_relations(kb)
+    new = new_concepts(kb)
+    guessed = RelationGuesser(kb).guess(new)
     seen = {end for s, _, o in slow_facts(kb) for end in (s, o)}
     assert set(new.tolist()) == set(kb.concepts().tolist()) - seen
     for row, concept in enumerate(new.tolist()):
@@ -163,7 +169,7 @@ def test_relations_are_guessed_from_similar_names(kb: KB) -> None:
 
 def test_new_objects_are_entities_without_facts_that_are_named_like_objects(kb: KB) -> None:
     queries = read_facts(kb, "en", filtered=()).queries
-    new = set(guess_relations(kb)[0].tolist()) & named(kb, "en")
+    new = set(new_concepts(kb).tolist()) & named(kb, "en")
     for row, found in enumerate(scores_of(NewObjects(kb), queries)):
         inverse = int(queries.relation[row]) + kb.num_relations
         guesses = {concept: slow_guess(kb, concept).get(inverse, 0) for concept in new}
@@ -174,6 +180,16 @@ def test_new_objects_are_entities_without_facts_that_are_named_like_objects(kb: 
     facts = read_facts(kb, "en")
     rows = np.flatnonzero(facts.objects == river)
     assert NewObjects(kb).ranks(facts.queries, facts.objects)[rows] <= 3
+
+
+def test_of_very_many_new_objects_those_of_most_languages_are_kept(
+    kb: KB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = read_facts(kb, "en", filtered=()).queries
+    most = NewObjects(kb).scored(queries)
+    monkeypatch.setattr(names, "_MAX_NEW", 2)
+    fewer = NewObjects(kb).scored(queries)
+    assert 0 < len(set(fewer[1].tolist())) <= 2 < len(set(most[1].tolist()))
 
 
 def test_shared_names_are_those_of_the_subject_and_of_what_is_around_it(
@@ -200,7 +216,7 @@ def test_shared_names_are_those_of_the_subject_and_of_what_is_around_it(
 
 
 def test_only_the_given_splits_are_read(kb: KB) -> None:
-    assert len(guess_relations(kb, ("train", "test"))[0]) < len(guess_relations(kb)[0])
+    assert len(new_concepts(kb, "train", "test")) < len(new_concepts(kb))
     facts = read_facts(kb, "en")
     known = SimilarNames(kb, ("train", "test")).scored(facts.queries)
     assert len(known[0]) > len(SimilarNames(kb).scored(facts.queries)[0])
@@ -233,7 +249,7 @@ def test_most_similar_equals_sorting_all_cosines(seed: int, k: int) -> None:
     left, right = (
         generator.integers(0, 3, (n, 8)) * (generator.random((n, 8)) < 0.4) for n in (7, 9)
     )
-    owner, other, score = most_similar(csr_array(left * 1.0), csr_array(right * 1.0), k)
+    owner, other, score = most_similar(csr_array(left * 1.0), csr_array(right.T * 1.0), k)
     for row in range(7):
         cosine = left[row] @ right.T
         best = [c for c in np.lexsort((np.arange(9), -cosine)).tolist() if cosine[c] > 0][:k]
@@ -245,9 +261,9 @@ def test_blocks_of_names_give_the_same_as_all_at_once(
     kb: KB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grams = read_grams(kb)
-    whole = most_similar(grams, grams, 4)
+    whole = most_similar(grams, grams.T.tocsr(), 4)
     monkeypatch.setattr(names, "_BLOCK", 5)
-    for a, b in zip(whole, most_similar(grams, grams, 4), strict=True):
+    for a, b in zip(whole, most_similar(grams, grams.T.tocsr(), 4), strict=True):
         assert np.array_equal(a, b)
 
 

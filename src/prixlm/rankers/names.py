@@ -52,6 +52,8 @@ _MOST = 100
 """Objects of a query, or of a relation, that get a score."""
 _VOTERS, _SHARED = 50, 10
 """Similar names that vote on a name's relations, and that are listed for a name."""
+_MAX_NEW = 1 << 17
+"""Concepts without facts that may be new objects."""
 _MAX_AROUND = 8
 """Concepts around a subject whose names are compared; of more, those with the fewest triples."""
 _BLOCK = 512
@@ -101,14 +103,13 @@ def _count_grams(kb: KB) -> csr_array:
 
 
 def most_similar(grams: csr_array, others: csr_array, k: int) -> Pairs:
-    """Return row, other row and cosine of the k most similar others of each row, sorted by row.
+    """Return row, column and cosine of the k most similar others of each row, sorted by row.
 
-    grams: (N, F). others: (M, F). Rows that share no n-gram are left out.
+    grams: (N, F). others: (F, M), transposed. Names that share no n-gram are left out.
     """
     parts: list[Pairs] = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))]
-    columns = others.T.tocsr()
     for start in range(0, grams.shape[0], _BLOCK):
-        cosine = (grams[start : start + _BLOCK] @ columns).tocoo()
+        cosine = (grams[start : start + _BLOCK] @ others).tocoo()
         # lexsort takes its most important key last.
         order = np.lexsort((cosine.col, -cosine.data, cosine.row))
         order = order[rank_in_group(cosine.row[order]) < k]
@@ -178,14 +179,18 @@ class NewObjects(NameRanker):
     """Entities without facts whose names are like those of the relation's objects.
 
     The score is the logarithm of the share of similarly named concepts that are objects of the
-    relation, see `guess_relations`.
+    relation, see `RelationGuesser`.
     """
 
     def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
         super().__init__(kb, "names: new objects")
-        self._new, guessed = guess_relations(kb, splits)
+        guesser = RelationGuesser(kb, splits)
+        new = np.flatnonzero(~guesser.is_known)
+        # Of very many, those that most languages name.
+        num_names = np.bincount(self.concept, minlength=self.num_concepts)[new]
+        self._new = new[np.argsort(-num_names, kind="stable")[:_MAX_NEW]]
         # (R, new concepts): the inverse of a relation is what its objects have.
-        self._fits = guessed[:, kb.num_relations :].T.tocsr()
+        self._fits = guesser.guess(self._new)[:, kb.num_relations :].T.tocsr()
         self._lists: dict[str, tuple[Array, Array, Array]] = {}  # by language
 
     def scored(self, queries: Queries) -> Pairs:
@@ -249,32 +254,41 @@ class SharedNames(NameRanker):
         return self.to_entities(queries, pairs)
 
     def _named(self, lang: str) -> tuple[Array, csr_array]:
-        """Return the concepts that a language names, and their n-grams."""
+        """Return the M concepts that a language names, and their n-grams: (M,) and (F, M)."""
         if lang not in self._columns:
             entities = self.kb.entity_range(lang)
             named = np.unique(self.concept[entities.start : entities.stop])
-            self._columns[lang] = named, self.grams[named]
+            self._columns[lang] = named, self.grams[named].T.tocsr()
         return self._columns[lang]
 
 
-def guess_relations(kb: KB, splits: Sequence[str] = ("train",)) -> tuple[Array, csr_array]:
-    """Return the concepts without facts, and which relations their names let expect.
+class RelationGuesser:
+    """Guesses which relations a concept without facts would have, from its names.
 
     Concepts with similar names and with facts vote with the cosine to the power of 3. The guess is
     the share of the votes of those that have a relation (r), or are its object (r + R), shrunk
-    towards 0 by `_PRIOR` votes: (new concepts, 2R) sparse.
+    towards 0 by `_PRIOR` votes.
     """
-    merged, grams = read_merged(kb, splits), read_grams(kb)
-    pairs = np.unique(pair_keys(merged.source, merged.relation))
-    shape = (grams.shape[0], 2 * kb.num_relations)
-    held = csr_array((np.ones(len(pairs)), split_keys(pairs)), shape=shape)
-    degree = np.diff(held.indptr)
-    known, new = np.flatnonzero(degree), np.flatnonzero(degree == 0)
-    row, column, cosine = most_similar(grams[new], grams[known], _VOTERS)
-    votes = cosine.astype(float) ** _POWER
-    votes /= (np.bincount(row, votes, len(new)) + _PRIOR)[row]
-    share = csr_array((votes, (row, column)), shape=(len(new), len(known)))
-    return new, (share @ held[known]).tocsr()
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        merged, self._grams = read_merged(kb, splits), read_grams(kb)
+        pairs = np.unique(pair_keys(merged.source, merged.relation))
+        shape = (self._grams.shape[0], 2 * kb.num_relations)
+        held = csr_array((np.ones(len(pairs)), split_keys(pairs)), shape=shape)
+        self.is_known = np.diff(held.indptr) > 0  # (C,) concepts with facts
+        known = np.flatnonzero(self.is_known)
+        self._held, self._columns = held[known], self._grams[known].T.tocsr()
+
+    def guess(self, concepts: Array) -> csr_array:
+        """Return the share of similarly named concepts with each relation: (concepts, 2R) sparse.
+
+        The concepts are those without facts: others would vote for themselves.
+        """
+        row, column, cosine = most_similar(self._grams[concepts], self._columns, _VOTERS)
+        votes = cosine.astype(float) ** _POWER
+        votes /= (np.bincount(row, votes, len(concepts)) + _PRIOR)[row]
+        shape = (len(concepts), self._held.shape[0])
+        return (csr_array((votes, (row, column)), shape=shape) @ self._held).tocsr()
 
 
 def keep_best(owner: Array, target: Array, score: Array, k: int) -> Pairs:
