@@ -10,6 +10,7 @@ import pytest
 from prixlm import KB, PretrainConfig, PrixError, import_kb
 from prixlm.evaluation.link_prediction import RankerResult
 from prixlm.evaluation.reproduce import (
+    UNSEEN_ROWS,
     UNSEEN_SUBSETS,
     ReproduceConfig,
     Reproduction,
@@ -66,7 +67,10 @@ def test_every_row_is_there_with_its_ranks(numbered: KB, table: Path) -> None:
     keys = list(Reproduction(numbered, table, CONFIG).makers)
     assert len(keys) == NUM_ROWS
     values = json.loads((table / "table.json").read_text())
-    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [NUM_ROWS, 8]
+    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [
+        NUM_ROWS,
+        2 * len(UNSEEN_ROWS),
+    ]
     for row in values["Unseen entities"]:
         for parts in row["figures"].values():
             assert list(parts) == list(UNSEEN_SUBSETS)

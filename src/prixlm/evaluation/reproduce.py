@@ -84,15 +84,15 @@ class ReproduceConfig:
     fusion: FusionConfig = field(default_factory=FusionConfig)
     beyond: int = 100  # Prix-LM's exact ranks are found up to here; higher ones count as 0
     curve_facts: int = 200  # test facts of each language at each checkpoint
-    unseen: float = 0.05  # share of the concepts held out in the unseen-entities table
+    unseen: float = 0.05  # share of the concepts to test on in the unseen-entities table
     unseen_epochs: int = 3  # of Prix-LM there
     unseen_graph_epochs: int = 5  # of ComplEx there, which cannot answer
 
     def __post_init__(self) -> None:
         counts = (self.propagate_epochs, self.single_epochs, self.patience, self.beyond)
         epochs = (self.unseen_epochs, self.unseen_graph_epochs)
-        if min(*counts, *epochs, self.curve_facts) < 1 or not 0 < self.unseen < 1:
-            raise PrixError("counts are 1 or more, and unseen is a share between 0 and 1.")
+        if min(*counts, *epochs, self.curve_facts) < 1 or not 0 < self.unseen < 0.5:
+            raise PrixError("counts are 1 or more, and unseen is a share between 0 and 0.5.")
 
     @classmethod
     def of_base(cls, base: str) -> "ReproduceConfig":
@@ -283,7 +283,9 @@ class Reproduction:
         missing = [key for key in keys if not (folder / f"{key}.json").exists()]
         if missing:
             if not (folder / "kb").is_dir():
-                config = SplitConfig(unseen=self.config.unseen, links=links, resplit=True)
+                # As many concepts to fit the fusion on as to test on.
+                share = self.config.unseen
+                config = SplitConfig(unseen=share, valid=share, links=links, resplit=True)
                 split_kb(self.kb, folder / "kb", config)
             kb = KB(folder / "kb")
             facts = unseen_facts(kb, self.langs)
