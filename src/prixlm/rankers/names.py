@@ -85,12 +85,13 @@ def _count_grams(kb: KB) -> csr_array:
         norm=None,
         lowercase=False,
     )
-    keys = np.zeros(0, np.int64)
+    parts = [np.zeros(0, np.int64)]
     for entity, names in kb.all_names():
         found = csr_array(hashing.transform([fold(name)[:MAX_TEXT] for name in names]))
         owner = np.repeat(concept[entity], np.diff(found.indptr))
-        keys = np.union1d(keys, pair_keys(owner, found.indices))
-    row, gram = split_keys(keys)
+        parts.append(np.unique(pair_keys(owner, found.indices)))
+    # The languages of a concept are in different batches, so an n-gram may come again.
+    row, gram = split_keys(np.unique(np.concatenate(parts)))
     num_concepts = int(concept.max(initial=-1)) + 1
     # (F,) concepts that have each n-gram.
     count = np.bincount(gram, minlength=_NUM_BUCKETS)
