@@ -89,9 +89,9 @@ def test_the_cases_are_the_questions_that_would_be_asked_if_only_train_were_know
     learnt = Answerability.fit(split, ["et"])
     relations = split.relation_names("en")
     # Every country has a currency, so one without a currency in train has one among the held-out
-    # facts. An island has no neighbours.
+    # facts, but not all that are named like countries are countries. An island has no neighbours.
     currency, neighbour = (relations.index(x) for x in ("currency", "neighbouring country"))
-    assert learnt.rate[currency] > 0.9 and learnt.rate[neighbour] < 0.5
+    assert learnt.rate[currency] > 0.85 and learnt.rate[neighbour] < 0.5
     # A run does not learn from splits that it does not know.
     assert not Answerability.fit(split, ["et"], GapConfig(known=("train",))).rate.any()
     # A currency that only test states is not asked for if test is known; else it counts as a

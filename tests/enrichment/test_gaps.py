@@ -8,6 +8,7 @@ import pytest
 
 from prixlm import KB, PrixError, import_kb
 from prixlm.enrichment.gaps import KINDS, USUAL, GapConfig, GapFinder, relations_of_one_object
+from prixlm.rankers.names import RelationGuesser
 
 FACTS = [
     ("en", "Finland", "capital", "Helsinki"),
@@ -174,9 +175,13 @@ def test_usual_relations_agree_with_a_direct_count(world: KB) -> None:
     holders = [
         {one for one, relations in held.items() if q in relations} for q in range(2 * num_relations)
     ]
+    guesser = RelationGuesser(world)
     expected = {}
     for entity in world.entity_range("et"):
         own = held.get(int(concept[entity]), set())
+        if not own:  # told by its names
+            guess = guesser.guess(concept[[entity]]).toarray()[0, :num_relations]
+            expected |= {(entity, r): guess[r] for r in np.flatnonzero(guess >= 0.3)}
         for wanted in set(range(num_relations)) - own:
             shares = [len(holders[q] & holders[wanted]) / (len(holders[q]) + 5) for q in own]
             if max(shares, default=0.0) >= 0.3:
@@ -187,6 +192,29 @@ def test_usual_relations_agree_with_a_direct_count(world: KB) -> None:
         is_guess = gaps.kind == USUAL
         guesses |= {(s, r): x for (s, r, x), guess in zip(rows, is_guess, strict=True) if guess}
     assert guesses == pytest.approx(expected) and len(guesses) > 20
+
+
+def test_an_entity_without_facts_is_asked_what_its_names_let_expect(tmp_path: Path) -> None:
+    facts = [f"en\tLake {name}\tcountry\tFinland\ttrain" for name in ("Ina", "Oulu", "Sai")]
+    facts += [f"en\t{name} Smith\tborn in\tBoston\ttrain" for name in ("Ann", "Bob", "Cid")]
+    # Known in a split that is not read: without facts for the finder.
+    facts += ["en\tLake Päi\tcountry\tFinland\ttest", "en\tDan Smith\tborn in\tYork\ttest"]
+    facts += ["en\t東京\tcountry\tJapan\ttest"]
+    kb = make_kb(tmp_path, facts, [])
+    finder = GapFinder(kb, GapConfig(known=("train",)))
+    relations = kb.relation_names("en")
+    asked = {}
+    for gaps in finder.find("en"):
+        names = kb.names(gaps.queries.subject.tolist())
+        rows = zip(names, gaps.queries.relation, gaps.expected, strict=True)
+        asked |= {(name, relations[relation]): share for name, relation, share in rows}
+    assert set(asked) == {("Lake Päi", "country"), ("Dan Smith", "born in")}
+    assert all(0.5 <= share < 1 for share in asked.values())
+    # A single question has the same share, and one that no name lets expect has none.
+    for name, relation in (*asked, ("東京", "country")):
+        subject = np.array([kb.find(name, "en")[0].id])
+        described = finder.describe("en", subject, np.array([relations.index(relation)]))
+        assert described.expected[0] == pytest.approx(asked.get((name, relation), 0.0))
 
 
 def test_any_question_is_described_as_a_search_for_gaps_does(kb: KB) -> None:

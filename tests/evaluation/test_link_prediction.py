@@ -124,6 +124,7 @@ def test_evaluation_writes_tables_and_answers(numbered: KB, model: Path, tmp_pat
     titles = [result.title for result in evaluation.results]
     links = [f"links: {rule}" for rule in ("direct", "lookup", "pairs")]
     rules = ["rules: paths", "rules: similar"]
+    rules += ["names: similar", "names: shared", "names: new objects"]
     assert titles == ["usual object", *links, *rules, "Prix-LM all", "ComplEx graph"]
     relations = evaluation.relations
     assert list(relations) == titles and all(len(part) == 2 for part in relations.values())

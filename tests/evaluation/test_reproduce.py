@@ -10,6 +10,7 @@ import pytest
 from prixlm import KB, PretrainConfig, PrixError, import_kb
 from prixlm.evaluation.link_prediction import RankerResult
 from prixlm.evaluation.reproduce import (
+    UNSEEN_ROWS,
     UNSEEN_SUBSETS,
     ReproduceConfig,
     Reproduction,
@@ -66,7 +67,10 @@ def test_every_row_is_there_with_its_ranks(numbered: KB, table: Path) -> None:
     keys = list(Reproduction(numbered, table, CONFIG).makers)
     assert len(keys) == NUM_ROWS
     values = json.loads((table / "table.json").read_text())
-    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [NUM_ROWS, 8]
+    assert [len(values[title]) for title in ("Link prediction", "Unseen entities")] == [
+        NUM_ROWS,
+        2 * len(UNSEEN_ROWS),
+    ]
     for row in values["Unseen entities"]:
         for parts in row["figures"].values():
             assert list(parts) == list(UNSEEN_SUBSETS)
@@ -140,6 +144,25 @@ def test_parts_of_the_table_can_be_asked_for_alone(
         reproduce_lp(numbered, table, CONFIG, ["unseen"])
     with pytest.raises(PrixError, match="--rows names no row"):
         reproduce_lp(numbered, table, CONFIG, [])
+
+
+def test_rows_of_unseen_entities_that_need_no_model_are_made_alone(
+    numbered: KB, tmp_path: Path
+) -> None:
+    rows = reproduce_lp(numbered, tmp_path, CONFIG, ["unseen-names"])
+    titles = ["usual object", "links: pairs", "names: similar", "names: shared"]
+    titles += ["names: new objects", "fused: links, rules and names"]
+    assert [row.title for row in rows] == [
+        f"{title}, links {links}" for links in ("kept", "removed") for title in titles
+    ]
+    assert not (tmp_path / "unseen" / "keep" / "models").exists()
+    # A row that is there is not made again.
+    path = tmp_path / "unseen" / "remove" / "usual.json"
+    before = path.stat().st_mtime_ns
+    (tmp_path / "unseen" / "remove" / "pairs.json").unlink()
+    again = reproduce_lp(numbered, tmp_path, CONFIG, ["unseen-names"])
+    assert [row.title for row in again] == [row.title for row in rows]
+    assert path.stat().st_mtime_ns == before
 
 
 def test_unseen_facts_are_told_apart_by_which_end_is_unseen(tmp_path: Path) -> None:

@@ -177,6 +177,28 @@ def test_only_the_asked_languages_are_tested_in_a_mixed_split(world: KB, mixed_s
     assert mixed_split.manifest.split["everywhere"] == 0.6
 
 
+def test_all_facts_of_new_concepts_are_held_out_beside_the_others(
+    world: KB, tmp_path: Path
+) -> None:
+    config = SplitConfig(test=0.05, valid=0.15, everywhere=0.5, new=0.2)
+    split = split_kb(world, tmp_path / "split", config)
+    concept = world.concepts()
+    ends: dict[str, set[int]] = {}
+    for name in ("train", "valid", "test", "known"):
+        rows = facts(split, name)
+        ends[name] = {int(concept[end]) for _, s, _, o in rows for end in (s, o)}
+    new = set.union(*ends.values()) - ends["train"]
+    without = split_kb(
+        world, tmp_path / "without", SplitConfig(test=0.05, valid=0.15, everywhere=0.5)
+    )
+    ends_without = {int(concept[end]) for _, s, _, o in facts(without, "train") for end in (s, o)}
+    # Besides those that are drawn, concepts whose only facts are about these have none left.
+    assert 0.15 < len(new & ends_without) / len(ends_without) < 0.3
+    assert facts(split, "train") < facts(without, "train"), "nothing else has changed"
+    assert split.num_triples(split="valid") > 2 * split.num_triples(split="test")
+    assert split.manifest.split is not None and split.manifest.split["method"] == "mixed"
+
+
 def test_nothing_held_out_everywhere_is_the_random_split(
     world: KB, random_split: KB, tmp_path: Path
 ) -> None:
@@ -237,9 +259,11 @@ def test_draws_are_even_and_depend_on_every_value() -> None:
         ({"hide_links": 0.1, "unseen": 0.1}, "--hide-links cannot be combined"),
         ({"hide_links": 0.1, "langs": ("fi",)}, "Leave out --langs"),
         ({"everywhere": 1.0}, "--everywhere 1.0: expected a share"),
-        ({"everywhere": 0.5, "by_concept": True}, "--everywhere cannot be combined"),
-        ({"everywhere": 0.5, "unseen": 0.1}, "--everywhere cannot be combined"),
-        ({"everywhere": 0.5, "hide_links": 0.1}, "--everywhere cannot be combined"),
+        ({"everywhere": 0.5, "by_concept": True}, "--everywhere and --new cannot be combined"),
+        ({"new": 0.5, "unseen": 0.1}, "--everywhere and --new cannot be combined"),
+        ({"new": 0.1, "test": 0.0, "valid": 0.0}, "--new requires a share"),
+        ({"everywhere": 0.5, "unseen": 0.1}, "--everywhere and --new cannot be combined"),
+        ({"everywhere": 0.5, "hide_links": 0.1}, "--everywhere and --new cannot be combined"),
         ({"seed": -1}, "--seed -1: expected 0 or more"),
         ({"links": "remove"}, "requires --unseen"),
         ({"unseen": 0.1, "links": "some"}, "expected keep or remove"),

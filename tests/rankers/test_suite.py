@@ -16,6 +16,7 @@ from prixlm.rankers.lm import ModelRanker
 from prixlm.rankers.suite import FUSED, LINKS, RULES, UNTRAINED, load_suite, make_suite
 
 NAMES = ["links: pairs", "links: lookup", "rules: paths", "rules: similar"]
+NAMES += ["names: similar", "names: shared", "names: new objects"]
 
 
 def test_rankers_without_training_have_the_names_of_the_tables(nordic: KB) -> None:
@@ -27,6 +28,9 @@ def test_rankers_without_training_have_the_names_of_the_tables(nordic: KB) -> No
         "pairs": "links: pairs",
         "paths": "rules: paths",
         "similar": "rules: similar",
+        "similar-names": "names: similar",
+        "shared-names": "names: shared",
+        "new-objects": "names: new objects",
     }
     assert set(FUSED) < set(UNTRAINED) == {*LINKS, *RULES}
 

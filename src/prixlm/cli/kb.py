@@ -132,6 +132,9 @@ def split(
         float,
         typer.Option(help="Of the held-out facts, hold out this share in every language."),
     ] = 0.0,
+    new: Annotated[
+        float, typer.Option(help="Also hold out all facts of this share of the concepts.")
+    ] = 0.0,
     hide_links: Annotated[
         float | None,
         typer.Option(help="Instead withhold the links of this share of the linked concepts."),
@@ -158,6 +161,7 @@ def split(
         unseen=unseen,
         by_concept=by_concept,
         everywhere=everywhere,
+        new=new,
         hide_links=hide_links,
         links=unseen_links,  # type: ignore[arg-type]  # the config refuses any other word
         langs=None if langs in (None, "all") else parse_codes(langs),

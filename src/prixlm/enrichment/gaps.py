@@ -8,7 +8,8 @@ A question is a subject and a relation. There are two kinds:
 - `elsewhere`: another language states an object of the relation for the same concept. The language
   has a name for that object, but does not state the fact.
 - `usual`: similar entities have the relation. Entities are similar if they share a relation, as its
-  subject or as its object. The share is counted over all languages together.
+  subject or as its object. An entity without any fact is compared by its names instead. The share
+  is counted over all languages together.
 
 A relation that nearly always has one object (counted in the train facts) is never asked for a
 second one. Known facts are evidence for other languages and are filtered from the answers in their
@@ -39,6 +40,7 @@ from prixlm.errors import PrixError
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB, SPLITS
 from prixlm.rankers.base import Queries
+from prixlm.rankers.names import RelationGuesser
 from prixlm.types import Array
 
 KINDS = ("elsewhere", "usual")
@@ -146,6 +148,11 @@ class GapFinder:
         num_subjects, num_single = _count_subjects(self.kb)
         return np.asarray((num_subjects - num_single) / (num_subjects + self.config.shrink))
 
+    @cached_property
+    def _guesser(self) -> RelationGuesser:
+        """Tells by the names what an entity without facts may have. Made if there is such a one."""
+        return RelationGuesser(self.kb, self.config.known)
+
     def _count_held(self) -> csr_array:
         """Return which relations, and inverses, each concept has: (C, 2R) sparse, ones."""
         pairs = np.unique(pair_keys(self._merged.source, self._merged.relation))
@@ -205,6 +212,8 @@ class GapFinder:
     def _share_of(self, concept: int, relation: int) -> float:
         """Return the share of similar entities that have a relation, as `_count_shares` does."""
         held = self._held.indices[self._held.indptr[concept] : self._held.indptr[concept + 1]]
+        if not len(held):
+            return float(self._guesser.guess(np.array([concept]))[0, relation])
         held = held[held != relation]
         if not len(held):
             return 0.0
@@ -292,15 +301,15 @@ class GapFinder:
         any language, are left out.
         """
         concept = self.concept[subjects]
-        # Every relation that a subject has, then every relation that usually comes with that one.
+        # Every relation that a subject has, then every relation that usually comes with that one;
+        # of a subject that has none, those that its names let expect.
         position, holder = ragged_ranges(self._held.indptr[concept], self._held.indptr[concept + 1])
         held = self._held.indices[position].astype(np.int64)
         position, row = ragged_ranges(self._share.indptr[held], self._share.indptr[held + 1])
-        relation, share, owner = (
-            self._share.indices[position],
-            self._share.data[position],
-            holder[row],
-        )
+        guessed, by_name, factless = self._guess_by_names(concept)
+        relation = np.concatenate([self._share.indices[position], guessed])
+        share = np.concatenate([self._share.data[position], by_name])
+        owner = np.concatenate([holder[row], factless])
 
         is_new = ~_is_in_sorted(pair_keys(concept[owner], relation), self._stated)
         question, share = pair_keys(subjects[owner], relation)[is_new], share[is_new]
@@ -308,6 +317,19 @@ class GapFinder:
         order = np.lexsort((-share, question))
         best = order[group_starts(question[order])]
         return question[best], share[best]
+
+    def _guess_by_names(self, concept: Array) -> tuple[Array, Array, Array]:
+        """Return relations that the names of concepts without facts let expect.
+
+        concept: (S,). Returns the relation, the share of similarly named concepts that have it, at
+        least `usual`, and the row of the concept: (N,) each.
+        """
+        rows = np.flatnonzero(np.diff(self._held.indptr)[concept] == 0)
+        if not len(rows):
+            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
+        guess = self._guesser.guess(concept[rows])[:, : self.kb.num_relations].tocoo()
+        kept = guess.data >= self.config.usual
+        return guess.col[kept], guess.data[kept], rows[guess.row[kept]]
 
     def _known_facts(self, lang: str, subjects: Array) -> "_Facts":
         """Return what the language knows of some subjects, under all names.

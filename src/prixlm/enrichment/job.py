@@ -95,7 +95,7 @@ class JobConfig:
     langs: tuple[str, ...] | Literal["all"] | None = None
     """Languages to import beside `into`, or all; None: the format's own."""
     split: SplitConfig = field(
-        default_factory=lambda: SplitConfig(test=0.05, valid=0.2, everywhere=0.75)
+        default_factory=lambda: SplitConfig(test=0.05, valid=0.2, everywhere=0.75, new=0.02)
     )
     enrich: EnrichConfig | None = None  # further settings of the proposals
     plan: Plan | None = None  # what is trained; None: chosen by effort and minutes

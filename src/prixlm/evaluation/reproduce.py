@@ -55,9 +55,13 @@ from prixlm.types import Progress
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("checkpoints", "unseen-keep", "unseen-remove")
-"""Parts of the table that are not rows: a curve, and two tables of their own."""
+PARTS = ("checkpoints", "unseen-keep", "unseen-remove", "unseen-names")
+"""Parts of the table that are not rows: a curve, two tables of their own, and the rows of these two
+that need neither a model nor a graph."""
 UNSEEN_SUBSETS = (ALL, "only the subject unseen", "the object unseen")
+UNSEEN_NAMES = ("usual", "pairs", "similar-names", "shared-names", "new-objects", "fused")
+UNSEEN_ROWS = (*UNSEEN_NAMES[:-1], "graph", "model", "fused")
+"""Rows of the tables of unseen entities: without a model or a graph, and all in their order."""
 _UNSEEN_LINKS: tuple[Literal["keep", "remove"], ...] = ("keep", "remove")
 """What happens to the links of held-out entities."""
 _TITLES = {
@@ -80,15 +84,15 @@ class ReproduceConfig:
     fusion: FusionConfig = field(default_factory=FusionConfig)
     beyond: int = 100  # Prix-LM's exact ranks are found up to here; higher ones count as 0
     curve_facts: int = 200  # test facts of each language at each checkpoint
-    unseen: float = 0.05  # share of the concepts held out in the unseen-entities table
+    unseen: float = 0.05  # share of the concepts to test on in the unseen-entities table
     unseen_epochs: int = 3  # of Prix-LM there
     unseen_graph_epochs: int = 5  # of ComplEx there, which cannot answer
 
     def __post_init__(self) -> None:
         counts = (self.propagate_epochs, self.single_epochs, self.patience, self.beyond)
         epochs = (self.unseen_epochs, self.unseen_graph_epochs)
-        if min(*counts, *epochs, self.curve_facts) < 1 or not 0 < self.unseen < 1:
-            raise PrixError("counts are 1 or more, and unseen is a share between 0 and 1.")
+        if min(*counts, *epochs, self.curve_facts) < 1 or not 0 < self.unseen < 0.5:
+            raise PrixError("counts are 1 or more, and unseen is a share between 0 and 0.5.")
 
     @classmethod
     def of_base(cls, base: str) -> "ReproduceConfig":
@@ -268,52 +272,67 @@ class Reproduction:
         write_atomically(path, json.dumps(curves, indent=1) + "\n")
         return curves
 
-    def unseen(self, links: Literal["keep", "remove"]) -> list[RankerResult]:
-        """Rank facts of held-out entities whose links are kept or removed."""
+    def unseen(
+        self, links: Literal["keep", "remove"], keys: Sequence[str] = UNSEEN_ROWS
+    ) -> list[RankerResult]:
+        """Rank facts of held-out entities whose links are kept or removed.
+
+        Makes the rows `keys` that are missing, and returns all that are finished.
+        """
         folder = self.to / "unseen" / links
-        path = folder / "rows.json"
-        if path.exists():
-            keys = json.loads(path.read_text("utf-8"))
-            return [RankerResult.load(folder / f"{key}.json") for key in keys]
-        if not (folder / "kb").is_dir():
-            config = SplitConfig(unseen=self.config.unseen, links=links, resplit=True)
-            split_kb(self.kb, folder / "kb", config)
-        kb = KB(folder / "kb")
-        facts = unseen_facts(kb, self.langs)
-        if not facts:
-            raise PrixError(
-                f"no test fact of {kb.folder} has an unseen entity: set a larger `unseen`."
-            )
-        # The models of this split are its own: those of the table have seen its entities.
-        rankers = self._unseen_rankers(TrainedModels(kb, folder, self.progress))
-        results = []
-        for key, made in rankers.items():
-            result = made.rank(kb, facts, folder / f"{key}.parquet", UNSEEN_SUBSETS)
-            title = f"{result.title}, links {'kept' if links == 'keep' else 'removed'}"
-            results.append(dataclasses.replace(result, title=title))
-            results[-1].save(folder / f"{key}.json")
-        write_atomically(path, json.dumps(list(rankers)) + "\n")
-        return results
+        missing = [key for key in keys if not (folder / f"{key}.json").exists()]
+        if missing:
+            if not (folder / "kb").is_dir():
+                # As many concepts to fit the fusion on as to test on.
+                share = self.config.unseen
+                config = SplitConfig(unseen=share, valid=share, links=links, resplit=True)
+                split_kb(self.kb, folder / "kb", config)
+            kb = KB(folder / "kb")
+            facts = unseen_facts(kb, self.langs)
+            if not facts:
+                raise PrixError(
+                    f"no test fact of {kb.folder} has an unseen entity: set a larger `unseen`."
+                )
+            # The models of this split are its own: those of the table have seen its entities.
+            makers = self._unseen_makers(TrainedModels(kb, folder, self.progress))
+            for key in missing:
+                logger.info("row %s, links %s", key, links)
+                path = folder / f"{key}.parquet"
+                result = makers[key]().rank(kb, facts, path, UNSEEN_SUBSETS)
+                title = f"{result.title}, links {'kept' if links == 'keep' else 'removed'}"
+                dataclasses.replace(result, title=title).save(folder / f"{key}.json")
+        finished = (folder / f"{key}.json" for key in UNSEEN_ROWS)
+        return [RankerResult.load(path) for path in finished if path.exists()]
 
-    def has_unseen(self, links: str) -> bool:
-        """Tell whether the table of held-out entities is finished."""
-        return (self.to / "unseen" / links / "rows.json").exists()
-
-    def _unseen_rankers(self, models: TrainedModels) -> dict[str, _Made]:
-        """Return rankers that can answer for unseen entities, and ComplEx, which cannot."""
+    def _unseen_makers(self, models: TrainedModels) -> dict[str, Callable[[], _Made]]:
+        """Return what makes each row: rankers that can answer, and ComplEx, which cannot."""
         kb = models.kb
-        config = dataclasses.replace(self.config.graph, epochs=self.config.unseen_graph_epochs)
-        graph, seconds = models.graph(config)
-        settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
-        run = models.unseen_prix_lm(settings)
-        completer = Completer(run.folder, kb, self.progress)
-        model = ModelRanker(completer, search="beam", name=_TITLES["all"], progress=self.progress)
-        return {
-            "usual": _untrained(kb, "usual"),
-            "pairs": _untrained(kb, "pairs"),
-            "graph": _Made(GraphRanker(kb, graph), seconds),
-            "model": _Made(model, run.seconds, f"beam K = {model.beam}"),
+
+        def graph() -> _Made:
+            config = dataclasses.replace(self.config.graph, epochs=self.config.unseen_graph_epochs)
+            model, seconds = models.graph(config)
+            return _Made(GraphRanker(kb, model), seconds)
+
+        def prix_lm() -> _Made:
+            settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
+            run = models.unseen_prix_lm(settings)
+            completer = Completer(run.folder, kb, self.progress)
+            title = _TITLES["all"]
+            model = ModelRanker(completer, search="beam", name=title, progress=self.progress)
+            return _Made(model, run.seconds, f"beam K = {model.beam}")
+
+        def fused() -> _Made:
+            # Fitted on the valid facts: those of other concepts that train has not seen either.
+            rankers = make_suite(kb).rankers
+            langs = [lang for lang in self.langs if kb.num_triples(lang, "valid")]
+            fusion = models.fusion(rankers, self.config.fusion, langs)
+            fusion.name = "fused: links, rules and names"
+            return _Made(fusion, fusion.seconds)
+
+        makers: dict[str, Callable[[], _Made]] = {
+            key: partial(_untrained, kb, key) for key in UNTRAINED
         }
+        return makers | {"graph": graph, "model": prix_lm, "fused": fused}
 
 
 def _untrained(kb: KB, key: str) -> _Made:
@@ -378,12 +397,10 @@ def reproduce_lp(
         )
     finished = table.finished_rows()
     # In the order of the table, from their files or made now.
-    unseen = [
-        result
-        for links in _UNSEEN_LINKS
-        if f"unseen-{links}" in wanted or table.has_unseen(links)
-        for result in table.unseen(links)
-    ]
+    unseen: list[RankerResult] = []
+    for links in _UNSEEN_LINKS:
+        keys: Sequence[str] = UNSEEN_NAMES if "unseen-names" in wanted else ()
+        unseen += table.unseen(links, UNSEEN_ROWS if f"unseen-{links}" in wanted else keys)
     sections = {"Link prediction": finished, "Unseen entities": unseen}
     write_results(to, {title: part for title, part in sections.items() if part})
     if finished:

@@ -9,6 +9,8 @@ A split is a KB folder whose triples are marked. Training reads `train` and noth
 - `by_concept`: a fact is held out in every language at once, so that no other language states it.
 - `everywhere`: a share of the held-out facts is held out in every language, the others in one. A
   confidence that is fitted on both knows facts that can be carried over and facts that cannot.
+- `new`: all facts of a share of the concepts are held out beside these. A confidence that is
+  fitted on them too knows entities that were imported without a fact.
 - `hide_links`: the links of whole concepts are withheld, and the triples stay as they are.
   (Half of single withheld links could be inferred through a third language.)
 
@@ -55,6 +57,7 @@ class SplitConfig:
     unseen: float | None = None  # hold out this share of the concepts instead
     by_concept: bool = False  # hold out a fact in every language at once
     everywhere: float = 0.0  # hold out this share of the held-out facts in every language at once
+    new: float = 0.0  # also hold out all facts of this share of the concepts
     hide_links: float | None = None  # withhold the links of this share of the linked concepts
     links: Literal["keep", "remove"] = "keep"  # the links of held-out entities
     langs: tuple[str, ...] | None = None  # test in these languages only
@@ -62,7 +65,7 @@ class SplitConfig:
     seed: int = 0  # of the random draw
 
     def __post_init__(self) -> None:
-        for name in ("test", "valid", "unseen", "hide_links", "everywhere"):
+        for name in ("test", "valid", "unseen", "hide_links", "everywhere", "new"):
             share = getattr(self, name)
             if share is not None and not 0 <= share < 1:
                 flag = "--" + name.replace("_", "-")
@@ -89,11 +92,13 @@ class SplitConfig:
                 f"valid and test take {held_out:.0%}: nothing would be left for train. "
                 "Pass smaller shares."
             )
-        if self.everywhere and (self.by_concept or self.unseen or self.hide_links):
+        if (self.everywhere or self.new) and (self.by_concept or self.unseen or self.hide_links):
             raise PrixError(
-                "--everywhere cannot be combined with --by-concept, --unseen or --hide-links. "
-                "Choose one."
+                "--everywhere and --new cannot be combined with --by-concept, --unseen or "
+                "--hide-links. Choose one."
             )
+        if self.new and not self.test + self.valid:
+            raise PrixError("--new requires a share for valid or test.")
         if self.unseen is not None and self.by_concept:
             raise PrixError("--unseen and --by-concept are different splits. Choose one.")
         if self.links not in ("keep", "remove"):
@@ -225,7 +230,7 @@ def _method(config: SplitConfig) -> str:
         return "unseen"
     if config.hide_links is not None:
         return "hidden-links"
-    if config.everywhere:
+    if config.everywhere or config.new:
         return "mixed"
     return "by-concept" if config.by_concept else "random"
 
@@ -277,7 +282,8 @@ def _chooser(kb: KB, concept: Array, held_out: Array | None, config: SplitConfig
             return only_tested(batch, _by_share(drawn, config.test, config.valid))
 
         return by_fact
-    if config.everywhere:
+    if config.everywhere or config.new:
+        new = _draw_new(concept, config)
 
         def mixed(batch: pa.RecordBatch) -> Array:
             relation = np.asarray(batch.column("relation"))
@@ -290,10 +296,24 @@ def _chooser(kb: KB, concept: Array, held_out: Array | None, config: SplitConfig
             alone = _by_share(of_triple, (1 - share) * config.test, (1 - share) * config.valid)
             is_tested = np.asarray(pc.is_in(batch.column("lang"), tested))
             alone = np.where(is_tested, alone, TRAIN)
-            return only_tested(batch, np.where(everywhere == TRAIN, alone, everywhere))
+            chosen = np.where(everywhere == TRAIN, alone, everywhere)
+            # A fact of a new concept is held out whatever was drawn for it: TRAIN < VALID < TEST.
+            for end in ends if config.new else ():
+                chosen = np.maximum(chosen, new[concept[end]])
+            return only_tested(batch, chosen)
 
         return mixed
     return _RandomChooser(kb, config)
+
+
+def _draw_new(concept: Array, config: SplitConfig) -> Array:
+    """Return the split of each concept, TRAIN unless all of its facts are held out: int8.
+
+    Valid and test have their shares of the new concepts, as of the triples.
+    """
+    share = config.new / max(config.test + config.valid, 1e-9)
+    drawn = _draw(config.seed + 2, np.arange(int(concept.max(initial=-1)) + 1))
+    return _by_share(drawn, share * config.test, share * config.valid)
 
 
 class _RandomChooser:

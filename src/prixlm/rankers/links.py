@@ -97,7 +97,7 @@ class UsualObjects(LinkRanker):
 
     def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
         super().__init__(kb, "usual object", splits)
-        self._shares = _ObjectShares(kb, splits)
+        self._shares = ObjectShares(kb, splits)
 
     def scored(self, queries: Queries) -> Pairs:
         """Return query, entity and share of each query's usual objects."""
@@ -178,7 +178,7 @@ class RelatedPairs(LinkRanker):
     def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
         super().__init__(kb, "links: pairs", splits)
         self.implication = self._count_implications()
-        self._shares = _ObjectShares(kb, splits)
+        self._shares = ObjectShares(kb, splits)
 
     def scored(self, queries: Queries) -> Pairs:
         """Return query, entity and -log(1 - p) of every object with evidence."""
@@ -212,16 +212,17 @@ class RelatedPairs(LinkRanker):
         return both
 
 
-class _ObjectShares:
+class ObjectShares:
     """The most frequent objects of each relation, and their share of its triples."""
 
-    def __init__(self, kb: KB, splits: Sequence[str]) -> None:
+    def __init__(self, kb: KB, splits: Sequence[str], most: int = BEYOND) -> None:
+        """Count in some splits; keep the `most` frequent objects of each relation."""
         _, relation, target = read_merged_triples(kb, splits)
         (relation, target), counts = unique_rows(relation, target)
         total = np.bincount(relation, counts, kb.num_relations)
         # Sorted by relation, the most frequent object first.
         order = np.lexsort((target, -counts, relation))
-        order = order[rank_in_group(relation[order]) < BEYOND]
+        order = order[rank_in_group(relation[order]) < most]
         self._object = target[order]
         self._share = counts[order] / total[relation[order]]
         self._starts = np.searchsorted(relation[order], np.arange(kb.num_relations + 1))

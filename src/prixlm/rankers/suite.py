@@ -21,6 +21,7 @@ from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.links import DirectLookup, LinkRanker, MergedLookup, RelatedPairs, UsualObjects
 from prixlm.rankers.lm import ModelRanker
+from prixlm.rankers.names import NewObjects, SharedNames, SimilarNames
 from prixlm.rankers.rules import PathRules, SimilarRules
 from prixlm.types import Progress
 
@@ -35,11 +36,14 @@ that it reads. They are *transfer alone* in comparisons."""
 RULES: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {
     "paths": PathRules,
     "similar": SimilarRules,
+    "similar-names": SimilarNames,
+    "shared-names": SharedNames,
+    "new-objects": NewObjects,
 }
 """All other rankers that need no training, made in the same way."""
 UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {**LINKS, **RULES}
 """All rankers that need no training, in the order of the rows of the link-prediction table."""
-FUSED = ("pairs", "lookup", "paths", "similar")
+FUSED = ("pairs", "lookup", "paths", "similar", "similar-names", "shared-names", "new-objects")
 """Those that take part in a fusion, in the order of its features. The others are references."""
 MODEL_NAME, GRAPH_NAME = "Prix-LM", "graph"
 """Names of the trained rankers that `load_suite` makes."""

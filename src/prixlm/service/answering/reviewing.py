@@ -60,6 +60,9 @@ TITLES = {
     "links: pairs": "Related in another language",
     "rules: paths": "Follows from other facts",
     "rules: similar": "Usual for similar entities",
+    "names: similar": "Usual for similar names",
+    "names: shared": "Named like the subject or what it is related to",
+    "names: new objects": "Named like other objects of the relation",
     "encoder": "Similarity of the two names",
 }
 """Rankers in plain words, by their name in the manifest."""

@@ -1,0 +1,310 @@
+"""Evidence from names alone: rankers that can answer for entities without any fact.
+
+Names are compared by the rare n-grams that they share. A concept has the n-grams of all its names,
+in all languages and with aliases. Three rankers:
+
+- `SimilarNames`: the objects of subjects with similar names. `Oulu railway station` lies in the
+  country where other railway stations do;
+- `NewObjects`: entities without facts whose names are like those of the relation's objects. The
+  only evidence for an object that training never saw and that shares nothing with the subject;
+- `SharedNames`: entities named like the subject, or like what the subject is known to be related
+  to. `Paris Saint-Germain` lies in Paris.
+
+    ranker = SimilarNames(kb)
+    ranked = ranker.best(queries, 10)
+
+Dimension letters: R relations (relation r backwards is r + R), C concepts, F n-grams, T triples.
+"""
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from prixlm.arrays import (
+    group_starts,
+    pair_keys,
+    ragged_ranges,
+    rank_in_group,
+    split_keys,
+    unique_rows,
+)
+from prixlm.entities.names import MAX_TEXT, fold
+from prixlm.kb.merged_graph import read_merged
+from prixlm.kb.store import KB
+from prixlm.rankers.base import ConceptRanker, Pairs, Queries, read_merged_triples
+from prixlm.rankers.links import ObjectShares
+from prixlm.types import Array
+
+_GRAMS = (2, 5)
+"""Characters of the shortest and of the longest n-gram."""
+_NUM_BUCKETS = 1 << 18
+"""Hashed n-grams. Two rare n-grams of one bucket do little harm."""
+_MAX_SHARE, _MIN_NAMES, _MAX_NAMES = 0.01, 30, 1000
+"""N-grams that more than this share of the concepts have are left out, within these bounds: they
+tell little, and nearly all the time of comparing names would be theirs."""
+_POWER = 3
+"""Exponent of a similarity when similar names vote."""
+_PRIOR = 0.1
+"""Weight of what is usual, where a vote of one equal name is 1."""
+_MOST = 100
+"""Objects of a query, or of a relation, that get a score."""
+_VOTERS, _SHARED = 50, 10
+"""Similar names that vote on a name's relations, and that are listed for a name."""
+_MAX_NEW = 1 << 17
+"""Concepts without facts that may be new objects."""
+_MAX_AROUND = 8
+"""Concepts around a subject whose names are compared; of more, those with the fewest triples."""
+_BLOCK = 512
+"""Names that are compared with all others at once."""
+
+_GRAMS_OF: "WeakKeyDictionary[KB, csr_array]" = WeakKeyDictionary()
+
+
+def read_grams(kb: KB) -> csr_array:
+    """Return the n-grams of each concept's names by weight (tf-idf): (C, F), rows of length 1.
+
+    The rankers of one KB share them.
+    """
+    if kb not in _GRAMS_OF:
+        _GRAMS_OF[kb] = _count_grams(kb)
+    return _GRAMS_OF[kb]
+
+
+def _count_grams(kb: KB) -> csr_array:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    concept = kb.concepts().astype(np.int64)
+    # char_wb: n-grams within words, with a space where a word begins or ends.
+    hashing = HashingVectorizer(
+        analyzer="char_wb",
+        ngram_range=_GRAMS,
+        n_features=_NUM_BUCKETS,
+        alternate_sign=False,
+        norm=None,
+        lowercase=False,
+    )
+    parts = [np.zeros(0, np.int64)]
+    for entity, names in kb.all_names():
+        found = csr_array(hashing.transform([fold(name)[:MAX_TEXT] for name in names]))
+        owner = np.repeat(concept[entity], np.diff(found.indptr))
+        parts.append(np.unique(pair_keys(owner, found.indices)))
+    # The languages of a concept are in different batches, so an n-gram may come again.
+    row, gram = split_keys(np.unique(np.concatenate(parts)))
+    num_concepts = int(concept.max(initial=-1)) + 1
+    # (F,) concepts that have each n-gram.
+    count = np.bincount(gram, minlength=_NUM_BUCKETS)
+    kept = count[gram] <= np.clip(_MAX_SHARE * num_concepts, _MIN_NAMES, _MAX_NAMES)
+    row, gram = row[kept], gram[kept]
+    weight = np.log((num_concepts + 1) / (count[gram] + 1)) + 1
+    length = np.sqrt(np.bincount(row, weight**2, num_concepts))
+    data = (weight / length[row]).astype(np.float32)
+    return csr_array((data, (row, gram)), shape=(num_concepts, _NUM_BUCKETS))
+
+
+def most_similar(grams: csr_array, others: csr_array, k: int) -> Pairs:
+    """Return row, column and cosine of the k most similar others of each row, sorted by row.
+
+    grams: (N, F). others: (F, M), transposed. Names that share no n-gram are left out.
+    """
+    parts: list[Pairs] = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))]
+    for start in range(0, grams.shape[0], _BLOCK):
+        cosine = (grams[start : start + _BLOCK] @ others).tocoo()
+        # lexsort takes its most important key last.
+        order = np.lexsort((cosine.col, -cosine.data, cosine.row))
+        order = order[rank_in_group(cosine.row[order]) < k]
+        row, column = (part[order].astype(np.int64) for part in (cosine.row, cosine.col))
+        parts.append((row + start, column, cosine.data[order]))
+    owner, other, score = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return owner, other, score
+
+
+class NameRanker(ConceptRanker):
+    """Base class: the n-grams of all concepts."""
+
+    def __init__(self, kb: KB, name: str) -> None:
+        super().__init__(kb, name)
+        self.grams = read_grams(kb)  # (C, F)
+
+
+class SimilarNames(NameRanker):
+    """The objects of subjects with similar names.
+
+    Every subject of the relation votes for its objects with the cosine of the names to the power
+    of 3. The usual objects of the relation have votes of `_PRIOR` together. The score is the
+    logarithm of an object's share of all votes.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "names: similar")
+        subject, relation, object_ = read_merged_triples(kb, splits)
+        (self._relation, self._subject, self._object), _ = unique_rows(relation, subject, object_)
+        # (R + 1,): the triples of relation r are the rows starts[r]:starts[r + 1].
+        self._starts = np.searchsorted(self._relation, np.arange(kb.num_relations + 1))
+        self._shares = ObjectShares(kb, splits, _MOST)
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and log share of the votes of each object."""
+        usual_owner, usual, share = self._shares.of(queries)
+        parts: list[Pairs] = [(usual_owner, usual, _PRIOR * share)]
+        order = np.argsort(queries.relation, kind="stable")
+        for rows in np.split(order, group_starts(queries.relation[order])[1:]):
+            if len(rows):
+                parts.append(self._vote(rows, queries))
+        owner, target, votes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        owner, target, votes = sum_rows(owner, target, votes)
+        total = np.bincount(owner, votes, len(queries))
+        pairs = keep_best(owner, target, np.log(votes / total[owner]), _MOST)
+        return self.to_entities(queries, pairs)
+
+    def _vote(self, rows: Array, queries: Queries) -> Pairs:
+        """Return query, object and votes of some queries, all of one relation."""
+        relation = int(queries.relation[rows[0]])
+        triples = slice(self._starts[relation], self._starts[relation + 1])
+        subject, number = np.unique(self._subject[triples], return_inverse=True)
+        target, column = np.unique(self._object[triples], return_inverse=True)
+        asked = self.concept[queries.subject[rows]]
+        votes = (self.grams[asked] @ self.grams[subject].T).tocoo()
+        # A subject does not vote for itself.
+        kept = subject[votes.col] != asked[votes.row]
+        row_column = votes.row[kept], votes.col[kept]
+        shape = (len(rows), len(subject))
+        powered = csr_array((votes.data[kept].astype(float) ** _POWER, row_column), shape=shape)
+        has = csr_array((np.ones(len(number)), (number, column)), shape=(len(subject), len(target)))
+        found = (powered @ has).tocoo()
+        return rows[found.row], target[found.col], found.data
+
+
+class NewObjects(NameRanker):
+    """Entities without facts whose names are like those of the relation's objects.
+
+    The score is the logarithm of the share of similarly named concepts that are objects of the
+    relation, see `RelationGuesser`.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "names: new objects")
+        guesser = RelationGuesser(kb, splits)
+        new = np.flatnonzero(~guesser.is_known)
+        # Of very many, those that most languages name.
+        num_names = np.bincount(self.concept, minlength=self.num_concepts)[new]
+        self._new = new[np.argsort(-num_names, kind="stable")[:_MAX_NEW]]
+        # (R, new concepts): the inverse of a relation is what its objects have.
+        self._fits = guesser.guess(self._new)[:, kb.num_relations :].T.tocsr()
+        self._lists: dict[str, tuple[Array, Array, Array]] = {}  # by language
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and log share of the entities that fit each relation best."""
+        if queries.lang not in self._lists:
+            self._lists[queries.lang] = self._best_of(queries.lang)
+        starts, target, share = self._lists[queries.lang]
+        row, owner = ragged_ranges(starts[queries.relation], starts[queries.relation + 1])
+        return self.to_entities(queries, (owner, target[row], np.log(share[row])))
+
+    def _best_of(self, lang: str) -> tuple[Array, Array, Array]:
+        """Return the new concepts of a language that fit each relation best.
+
+        (R + 1,) where the list of each relation starts; concepts and shares of all lists.
+        """
+        entities = self.kb.entity_range(lang)
+        is_named = np.zeros(self.num_concepts, bool)
+        is_named[self.concept[entities.start : entities.stop]] = True
+        fits = self._fits.tocoo()
+        relation, target, share = fits.row.astype(np.int64), self._new[fits.col], fits.data
+        kept = is_named[target]
+        pairs = keep_best(relation[kept], target[kept], share[kept], _MOST)
+        starts = np.searchsorted(pairs[0], np.arange(self.kb.num_relations + 1))
+        return starts, pairs[1], pairs[2]
+
+
+class SharedNames(NameRanker):
+    """Entities named like the subject, or like what the subject is known to be related to.
+
+    The score is the largest cosine.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        super().__init__(kb, "names: shared")
+        # What is around concept c: the rows starts[c]:starts[c + 1].
+        merged = read_merged(kb, splits)
+        (source, target), _ = unique_rows(merged.source, merged.target)
+        degree = np.bincount(source, minlength=self.num_concepts)
+        # What few things are related to tells more about the subject: keep those.
+        source, self._around, _ = keep_best(source, target, -degree[target], _MAX_AROUND)
+        self._starts = np.searchsorted(source, np.arange(self.num_concepts + 1))
+        self._columns: dict[str, tuple[Array, csr_array]] = {}  # by language
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and the largest cosine of the most similar names."""
+        subject = self.concept[queries.subject]
+        row, owner = ragged_ranges(self._starts[subject], self._starts[subject + 1])
+        # The names that are compared: those of the subject itself and of the concepts around it.
+        owner = np.concatenate([np.arange(len(queries)), owner])
+        source, number = np.unique(
+            np.concatenate([subject, self._around[row]]), return_inverse=True
+        )
+        named, grams = self._named(queries.lang)
+        found, column, cosine = most_similar(self.grams[source], grams, _SHARED)
+        # Each query gets what is similar to each of its sources.
+        starts = np.searchsorted(found, np.arange(len(source) + 1))
+        row, pair = ragged_ranges(starts[number], starts[number + 1])
+        target = named[column[row]]
+        kept = target != source[found[row]]
+        pairs = keep_best(owner[pair][kept], target[kept], cosine[row][kept].astype(float), _MOST)
+        return self.to_entities(queries, pairs)
+
+    def _named(self, lang: str) -> tuple[Array, csr_array]:
+        """Return the M concepts that a language names, and their n-grams: (M,) and (F, M)."""
+        if lang not in self._columns:
+            entities = self.kb.entity_range(lang)
+            named = np.unique(self.concept[entities.start : entities.stop])
+            self._columns[lang] = named, self.grams[named].T.tocsr()
+        return self._columns[lang]
+
+
+class RelationGuesser:
+    """Guesses which relations a concept without facts would have, from its names.
+
+    Concepts with similar names and with facts vote with the cosine to the power of 3. The guess is
+    the share of the votes of those that have a relation (r), or are its object (r + R), shrunk
+    towards 0 by `_PRIOR` votes.
+    """
+
+    def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
+        merged, self._grams = read_merged(kb, splits), read_grams(kb)
+        pairs = np.unique(pair_keys(merged.source, merged.relation))
+        shape = (self._grams.shape[0], 2 * kb.num_relations)
+        held = csr_array((np.ones(len(pairs)), split_keys(pairs)), shape=shape)
+        self.is_known = np.diff(held.indptr) > 0  # (C,) concepts with facts
+        known = np.flatnonzero(self.is_known)
+        self._held, self._columns = held[known], self._grams[known].T.tocsr()
+
+    def guess(self, concepts: Array) -> csr_array:
+        """Return the share of similarly named concepts with each relation: (concepts, 2R) sparse.
+
+        The concepts are those without facts: others would vote for themselves.
+        """
+        row, column, cosine = most_similar(self._grams[concepts], self._columns, _VOTERS)
+        votes = cosine.astype(float) ** _POWER
+        votes /= (np.bincount(row, votes, len(concepts)) + _PRIOR)[row]
+        shape = (len(concepts), self._held.shape[0])
+        return (csr_array((votes, (row, column)), shape=shape) @ self._held).tocsr()
+
+
+def keep_best(owner: Array, target: Array, score: Array, k: int) -> Pairs:
+    """Return the k best pairs of each owner, sorted by owner; of equal pairs the best counts."""
+    order = np.lexsort((-score, target, owner))
+    order = order[group_starts(owner[order], target[order])]
+    order = order[np.lexsort((target[order], -score[order], owner[order]))]
+    order = order[rank_in_group(owner[order]) < k]
+    return owner[order], target[order], score[order]
+
+
+def sum_rows(owner: Array, target: Array, value: Array) -> Pairs:
+    """Return the distinct pairs of owner and target, sorted, with the sum of their values."""
+    order = np.lexsort((target, owner))
+    first = group_starts(owner[order], target[order])
+    # np.add.reduceat sums each group, but fails without any group.
+    total = np.add.reduceat(value[order], first) if len(first) else np.zeros(0)
+    return owner[order][first], target[order][first], total
