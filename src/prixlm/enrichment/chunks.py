@@ -29,9 +29,9 @@ from prixlm.types import Array
 
 MAX_LETTERS = 30
 """Longest word that is aligned."""
-_OPS = ((1, 0), (1, 1), (1, 2), (2, 1), (1, 3))
+_OPS = ((1, 0), (1, 1), (1, 2), (2, 1), (1, 3), (2, 2))
 """Letters of source and target in a chunk pair."""
-_PRIOR = np.array([0.3, 1, 0.3, 0.3, 0.03])
+_PRIOR = np.array([0.3, 1, 0.3, 0.5, 0.03, 0.05])
 """How welcome each op is: without it, large chunks would memorise the words."""
 _BLOCK = 1024
 """Pairs that are aligned together."""
@@ -43,7 +43,7 @@ _MARGIN = 0.5
 """Nats a letter by which an alignment has to beat chance."""
 _ORDER = 6
 """Chunk pairs of the longest n-gram."""
-_DISCOUNT = 0.7
+_DISCOUNT = 0.85
 _BEHIND = 7.0
 """Nats behind the best at which a beam, or a chunk that could follow one, is dropped."""
 _START, _END = -1, 0

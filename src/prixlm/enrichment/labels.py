@@ -1,11 +1,15 @@
-"""Label proposals: names of other languages for concepts that a language has no name for.
+"""Label proposals: names for concepts that a language has no name for.
 
-    table, summary = propose_labels(kb, ["et"], LabelConfig())
+    table, summary = propose_labels(kb, ["et", "el"], LabelConfig())
 
-Languages of one script share many names, above all those of people and companies. How likely a
-language is to use another language's name is learnt from the concepts that it does name: how often
-it agrees with each other language, and how many of the others use the same name. A name in another
-script is never proposed (that would need transliteration), and no name is made up.
+A name is *taken* over from a language of the same script, or *written* anew from the names in all
+other languages by what linked names teach (see `writing`). Both kinds are candidates of one fit
+(`naming`): trees learn from the concepts that the language does name which candidate is its own
+name, and isotonic regression makes a probability of their score. Writers that are asked for the
+fit have not read the concept that they are asked for. Nothing is proposed without a name in another
+language, nor where a name exists.
+
+Memory does not grow with the KB: the fit reads a sample, and proposals are made batch by batch.
 
 Dimension letters: N candidate names, a few of each concept.
 """
@@ -13,42 +17,69 @@ Dimension letters: N candidate names, a few of each concept.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from prixlm.arrays import group_starts, random_positions
+from prixlm.arrays import rank_in_group, random_positions
+from prixlm.enrichment.chunks import usable_chunks
+from prixlm.enrichment.naming import Candidates, Kinds, Lexicon, Namer, Thing
+from prixlm.enrichment.writing import Examples, NameWriter
+from prixlm.entities.romanise import romanise
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.languages import script_of_language, script_of_text
+from prixlm.languages import script_of_language
 from prixlm.metrics import Reliability, reliability
 from prixlm.proposals.tables import LABEL_SCHEMA
 from prixlm.rankers.calibrated import CalibratedTrees
-from prixlm.types import Array
+from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 14
+_BATCH_THINGS = 1 << 10
 _MIN_CONCEPTS = 100
+_NUM_FOLDS = 4
+_LEXICON_NAMES = 200_000
+"""Names of the language whose words are known words."""
+_MOSTLY_TAKEN = 0.5
+"""Share of names taken over from which none are written anew: they would cost time and add little."""
 _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
+NUM_HIDDEN = 5
+"""Parts of the concepts, by a hash of their id; an evaluation hides some of them."""
 
+_HASH = "((concept * 2654435761) % 4294967296)"
+_OWN = f"""
+    SELECT concept, min(name) AS name FROM entities
+    WHERE lang = $lang AND NOT list_contains($hidden, {_HASH} % {NUM_HIDDEN}) GROUP BY concept
+"""
 # Names in other languages, grouped by concept: either of concepts that the language names too (a
 # sample of one in $every, by a hash of their id), or of concepts that it does not name.
-_CANDIDATES = """
-    WITH own AS (
-        SELECT concept, min(name) AS name FROM entities WHERE lang = $lang GROUP BY concept
-    )
+_NAMES = f"""
+    WITH own AS ({_OWN})
     SELECT e.concept, e.name, list(DISTINCT e.lang ORDER BY e.lang), min(e.key), any_value(o.name)
     FROM entities e LEFT JOIN own o USING (concept)
     WHERE e.lang <> $lang AND (o.name IS NOT NULL) = $named
-        AND ($named = FALSE OR (e.concept * 2654435761) % 4294967296 % $every = 0)
+        AND ($named = FALSE OR ({_HASH.replace("concept", "e.concept")} // 4096) % $every = 0)
     GROUP BY e.concept, e.name ORDER BY e.concept, e.name
 """
-_AGREEMENT = """
+_AGREEMENT = f"""
+    WITH own AS ({_OWN})
     SELECT y.lang, count(*), count(*) FILTER (x.name = y.name)
-    FROM entities x JOIN entities y ON x.concept = y.concept
-    WHERE x.lang = $lang AND y.lang <> $lang GROUP BY y.lang
+    FROM own x JOIN entities y ON x.concept = y.concept WHERE y.lang <> $lang GROUP BY y.lang
+"""
+_LINKED = f"""
+    WITH own AS ({_OWN})
+    SELECT count(DISTINCT o.concept) FROM own o JOIN entities e USING (concept) WHERE e.lang <> $lang
+"""
+_KINDS = """
+    SELECT DISTINCT concept, relation, role FROM (
+        SELECT a.concept, t.relation, 0 AS role FROM asked a
+        JOIN entities e USING (concept) JOIN triples t ON t.subject = e.id
+        UNION ALL SELECT a.concept, t.relation, 1 AS role FROM asked a
+        JOIN entities e USING (concept) JOIN triples t ON t.object = e.id
+    ) ORDER BY ALL
 """
 
 
@@ -57,7 +88,12 @@ class LabelConfig:
     """Which labels are proposed."""
 
     min_confidence: float = 0.5  # leave out names below it
-    fitted: int = 20_000  # concepts that the confidence is learnt from, approximately at most
+    answers: int = 3  # most names of a concept
+    fitted: int = 20_000  # concepts that rates of names taken over are counted from, about
+    learnt: int = 8_000  # linked names that each writer learns from, at most
+    asked: int = 4_000  # concepts that writers are tried on to fit the confidence, at most
+    sources: int = 6  # languages that names are written from, at most
+    written: int = 20_000  # concepts that names are written for, at most; the others: taken over
     seed: int = 0  # of the drawn concepts
 
     def __post_init__(self) -> None:
@@ -65,166 +101,261 @@ class LabelConfig:
             raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
         if self.fitted < _MIN_CONCEPTS:
             raise PrixError(f"fitted {self.fitted}: expected {_MIN_CONCEPTS} concepts or more.")
-
-
-class _Row(NamedTuple):
-    """A row of `_CANDIDATES`."""
-
-    concept: int
-    name: str
-    langs: list[str]  # that use this name
-    key: str
-    own_name: str | None  # of the language itself
-
-
-@dataclass(frozen=True)
-class _Candidates:
-    """Candidate names, concept by concept."""
-
-    concept: Array  # (N,) ascending
-    name: list[str]
-    langs: list[list[str]]  # that use this name
-    key: list[str]
-    is_right: Array  # (N,) whether it is the language's own name; False where that is unknown
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[_Row]) -> "_Candidates":
-        """Turn rows into columns."""
-        return cls(
-            np.array([row.concept for row in rows], np.int64),
-            [row.name for row in rows],
-            [row.langs for row in rows],
-            [row.key for row in rows],
-            np.array([row.name == row.own_name for row in rows], bool),
-        )
+        for name in ("answers", "learnt", "asked"):
+            if getattr(self, name) < 1:
+                raise PrixError(f"{name} {getattr(self, name)}: expected 1 or more.")
+        for name in ("sources", "written"):
+            if getattr(self, name) < 0:
+                raise PrixError(f"{name} {getattr(self, name)}: expected 0 or more.")
 
 
 class LabelProposer:
     """Proposes names for the concepts that one language does not name."""
 
-    def __init__(self, kb: KB, lang: str, config: LabelConfig | None = None) -> None:
+    def __init__(
+        self,
+        kb: KB,
+        lang: str,
+        config: LabelConfig | None = None,
+        hidden: Sequence[int] = (),
+    ) -> None:
+        """Learn how the language names things.
+
+        hidden: parts of the concepts (of NUM_HIDDEN) whose names in the language are not read, as
+        if it had none. That is for evaluation.
+        """
         self.kb, self.lang, self.config = kb, lang, config or LabelConfig()
-        self._num_named = len(kb.entity_range(lang))  # refuses a language that the KB lacks
+        kb.entity_range(lang)  # refuses a language that the KB lacks
+        self._asked = {"lang": lang, "hidden": list(hidden)}
         script = script_of_language(lang)
         self._scripts = _SCRIPTS.get(script, (script,))
+        things = self._sample()
         # How often the language uses the name of each other language. Two pseudo-counts lower the
         # rate of languages that share few concepts with it.
-        rows = kb.query(_AGREEMENT, {"lang": lang}).fetchall()
-        self._rate = {other: same / (both + 2) for other, both, same in rows}
+        rows = kb.query(_AGREEMENT, self._asked).fetchall()
+        rate = {other: same / (both + 2) for other, both, same in rows}
+        self._namer = Namer(self._scripts, rate, {}, self._lexicon())
+        self.sources: list[str] = []  # languages that names are written from
         self.reliability: Reliability
-        self._fit()
+        self._fit(things)
 
-    def _fit(self) -> None:
-        """Learn the confidence from concepts that the language names, and measure it on others."""
-        every = max(1, self._num_named // self.config.fitted)
-        candidates = _Candidates.from_rows(
-            [row for rows in self._read(named=True, every=every) for row in rows]
-        )
-        is_right = candidates.is_right
-        concepts, row = np.unique(candidates.concept, return_inverse=True)
-        # The manifest of a run quotes these sentences.
-        if len(concepts) < _MIN_CONCEPTS:
+    def _sample(self) -> list[Thing]:
+        """Return concepts that the language names, each with its names in other languages."""
+        [(num_linked,)] = self.kb.query(_LINKED, self._asked).fetchall()
+        if num_linked < _MIN_CONCEPTS:
+            # The manifest of a run quotes these sentences.
             raise PrixError(
-                f"{len(concepts)} of its named entities have a name of the same script in another "
-                f"language: too few to learn from (expected {_MIN_CONCEPTS}). Names are taken "
-                "over from languages of the same script."
+                f"{num_linked:,} of its named entities have a name in another language: too few to "
+                f"learn from (expected {_MIN_CONCEPTS}). Add links between this language and "
+                "others."
             )
-        if not is_right.any() or is_right.all():
-            share = "all" if is_right.all() else "none"
-            raise PrixError(
-                f"{share} of its names are also used in another language, so there is nothing to "
-                "learn from about which ones it takes over."
-            )
-        # A random half of the concepts grows the trees, a quarter fits the probability, and a
-        # quarter measures it.
-        position = random_positions(len(concepts), self.config.seed)[row]
-        features = self._features(candidates)
-        self._model = CalibratedTrees.fit(
-            features,
-            is_right,
-            grow=position < 0.5,
-            calibrate=(position >= 0.5) & (position < 0.75),
-        )
-        measured = position >= 0.75
-        confidence = self._model.probability(features[measured])
-        best = _best_rows(candidates.concept[measured], confidence)
-        self.reliability = reliability(confidence[best], is_right[measured][best])
+        every = max(1, num_linked // self.config.fitted)
+        return [thing for batch in self._read(named=True, every=every) for thing in batch]
 
-    def propose(self) -> pa.Table:
-        """Return the best name of every concept without one, the most confident first."""
-        tables = [self._propose_some(rows) for rows in self._read(named=False)]
-        order = [("confidence", "descending"), ("concept", "ascending")]
+    def _lexicon(self) -> Lexicon:
+        rows = self.kb.query(
+            f"SELECT name FROM ({_OWN}) ORDER BY {_HASH} LIMIT {_LEXICON_NAMES}", self._asked
+        ).fetchall()
+        return Lexicon(name for (name,) in rows)
+
+    def _fit(self, things: list[Thing]) -> None:
+        """Learn writers and the confidence, which is measured on concepts that were not read."""
+        position = random_positions(len(things), self.config.seed)
+        fold = (position * _NUM_FOLDS).astype(np.int64)
+        is_taken = [_is_taken(thing) for thing in things]
+        examples: dict[str, _Linked] = {}
+        if self.config.sources and np.mean(is_taken) < _MOSTLY_TAKEN:
+            examples = self._examples(things, position)
+            self.sources = list(examples)
+        if not any(is_taken) and not examples:
+            raise PrixError(
+                "none of its names is used in another language, and its linked names are too few "
+                "or too different from others to learn how it writes them."
+            )
+        # Without writers every sampled thing is cheap to ask.
+        asked = np.flatnonzero(position < self.config.asked / max(1, len(things)))
+        if not examples:
+            asked = np.arange(len(things))
+        parts = [
+            self._ask_fold(things, is_taken, fold, asked[fold[asked] == number], number, examples)
+            for number in range(_NUM_FOLDS)
+        ]
+        folds = np.concatenate([np.full(len(p.concept), n) for n, p in enumerate(parts)])
+        features = np.concatenate([part.features for part in parts])
+        is_right = np.concatenate([part.is_right for part in parts])
+        concept = np.concatenate([part.concept for part in parts])
+        self._check_examples(is_right, folds)
+        held = folds == _NUM_FOLDS - 1
+        tried = CalibratedTrees.cross_fit(lambda _: features[~held], is_right[~held], folds[~held])
+        confidence = tried.probability(features[held])
+        best = _best_rows(concept[held], confidence, 1)
+        self.reliability = reliability(confidence[best], is_right[held][best])
+        self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds)
+        self._kinds = self._fit_kinds(things, is_taken, np.arange(len(things)))
+        writers = {lang: NameWriter(linked.examples) for lang, linked in examples.items()}
+        self._namer = self._with_writers(writers)
+
+    def _check_examples(self, is_right: Array, folds: Array) -> None:
+        if not len(is_right) or any(
+            not is_right[folds != number].any() or is_right[folds != number].all()
+            for number in range(_NUM_FOLDS)
+        ):
+            share = "all" if len(is_right) and is_right.all() else "almost none"
+            raise PrixError(
+                f"{share} of its linked names can be told from the names in other languages, so "
+                "there is nothing to learn from about how it names things."
+            )
+
+    def _with_writers(self, writers: dict[str, NameWriter]) -> Namer:
+        return Namer(self._scripts, self._namer.rate, writers, self._namer.lexicon)
+
+    def _examples(self, things: Sequence[Thing], position: Array) -> "dict[str, _Linked]":
+        """Return linked names of the languages that teach most about this one's spelling."""
+        names: dict[str, list[tuple[int, str]]] = {}
+        for row, thing in enumerate(things):
+            for name, langs, _ in thing.names:
+                for lang in langs:
+                    names.setdefault(lang, []).append((row, name))
+        shared = sorted(names, key=lambda lang: (-len(names[lang]), lang))
+        found: dict[str, _Linked] = {}
+        for lang in shared[: 2 * self.config.sources]:
+            chosen = sorted(names[lang], key=lambda pair: position[pair[0]])[: self.config.learnt]
+            rows = [row for row, _ in chosen]
+            pairs = [(name, things[row].own or "") for row, name in chosen]
+            examples = Examples(pairs, self._scripts)
+            found[lang] = _Linked(examples, np.array(rows))
+        # A language is worth as much as it has words that are spelled alike, not translated.
+        worth = {lang: len(usable_chunks(f.examples.aligned.values())) for lang, f in found.items()}
+        best = sorted(found, key=lambda lang: (-worth[lang], lang))[: self.config.sources]
+        return {lang: found[lang] for lang in best if len(found[lang].rows) >= _MIN_CONCEPTS}
+
+    def _ask_fold(
+        self,
+        things: Sequence[Thing],
+        is_taken: Sequence[bool],
+        fold: Array,
+        asked: Array,
+        number: int,
+        examples: "dict[str, _Linked]",
+    ) -> Candidates:
+        """Return candidates of a fold's things, by writers that have read the other folds only."""
+        writers = {
+            lang: NameWriter(linked.examples, np.flatnonzero(fold[linked.rows] != number).tolist())
+            for lang, linked in examples.items()
+        }
+        kinds = self._fit_kinds(things, is_taken, np.flatnonzero(fold != number))
+        chosen = [things[row] for row in asked.tolist()]
+        return self._with_writers(writers).candidates(chosen, kinds.features(self._kind(chosen)))
+
+    def _fit_kinds(self, things: Sequence[Thing], is_taken: Sequence[bool], rows: Array) -> Kinds:
+        """Learn how things of a kind are named from some of the things."""
+        chosen = [things[row] for row in rows.tolist()]
+        alike = [_sounds_alike(thing) for thing in chosen]
+        values = np.stack([alike, [is_taken[row] for row in rows.tolist()]], axis=1)
+        return Kinds(self._kind(chosen), np.asarray(values, float))
+
+    def _kind(self, things: Sequence[Thing]) -> list[list[int]]:
+        """Return the relations of each thing, as subject (even) and as object (odd)."""
+        concepts = pa.table({"concept": pa.array([t.concept for t in things], pa.int64())})
+        rows = self.kb.join_table(concepts, _KINDS)
+        kind: dict[int, list[int]] = {}
+        columns = (rows[name].to_pylist() for name in ("concept", "relation", "role"))
+        for concept, relation, role in zip(*columns, strict=True):
+            kind.setdefault(concept, []).append(2 * relation + role)
+        return [kind.get(thing.concept, []) for thing in things]
+
+    def propose(self, progress: Progress | None = None) -> pa.Table:
+        """Return names for every concept without one, the most confident first."""
+        tables = []
+        num_asked = 0
+        for batch in self._read(named=False):
+            for start in range(0, len(batch), _BATCH_THINGS):
+                things = batch[start : start + _BATCH_THINGS]
+                tables.append(self._propose_some(things, num_asked < self.config.written))
+                num_asked += len(things)
+                if progress is not None:
+                    progress(f"names in {self.lang}", num_asked, max(num_asked, len(batch)))
+        self.num_asked = num_asked
+        order = [("confidence", "descending"), ("concept", "ascending"), ("name", "ascending")]
         return pa.concat_tables([LABEL_SCHEMA.empty_table(), *tables]).sort_by(order)
 
-    def _propose_some(self, rows: Sequence[_Row]) -> pa.Table:
-        candidates = _Candidates.from_rows(rows)
-        confidence = self._model.probability(self._features(candidates))
-        best = _best_rows(candidates.concept, confidence)
+    def ask(self, things: Sequence[Thing], *, write: bool = True) -> tuple[Candidates, Array]:
+        """Return the candidates of some things, and the confidence of each: (N,)."""
+        namer = self._namer if write else self._with_writers({})
+        candidates = namer.candidates(things, self._kinds.features(self._kind(things)))
+        return candidates, self._model.probability(candidates.features)
+
+    def _propose_some(self, things: Sequence[Thing], write: bool) -> pa.Table:
+        candidates, confidence = self.ask(things, write=write)
+        best = _best_rows(candidates.concept, confidence, self.config.answers)
         best = best[confidence[best] >= self.config.min_confidence]
+        keys = {thing.concept: min(key for _, _, key in thing.names) for thing in things}
         columns = {
             "lang": [self.lang] * len(best),
             "concept": candidates.concept[best],
-            "key": [candidates.key[row] for row in best],
-            "name": [candidates.name[row] for row in best],
+            "key": [keys[concept] for concept in candidates.concept[best].tolist()],
+            "name": [candidates.text[row] for row in best],
             "confidence": np.round(confidence[best], 6),
-            "origin": [candidates.langs[row] for row in best],
+            "origin": [candidates.origin[row] for row in best],
+            "how": np.where(candidates.is_taken[best], "taken", "written").tolist(),
         }
         arrays = [pa.array(columns[field.name], field.type) for field in LABEL_SCHEMA]
         return pa.Table.from_arrays(arrays, schema=LABEL_SCHEMA)
 
-    def _read(self, *, named: bool, every: int = 1) -> Iterator[list[_Row]]:
-        """Yield candidates in the language's script, batch by batch, whole concepts in each."""
-        parameters = {"lang": self.lang, "named": named, "every": every}
-        pending: list[_Row] = []
-        for batch in self.kb.stream(_CANDIDATES, _BATCH_ROWS, parameters):
+    def unnamed(self) -> Iterator[list[Thing]]:
+        """Yield the concepts without a name in the language, batch by batch."""
+        yield from self._read(named=False)
+
+    def _read(self, *, named: bool, every: int = 1) -> Iterator[list[Thing]]:
+        """Yield things with their names in other languages, batch by batch."""
+        pending: Thing | None = None
+        asked = {**self._asked, "named": named, "every": every}
+        for batch in self.kb.stream(_NAMES, _BATCH_ROWS, asked):
+            things: list[Thing] = []
             columns = (column.to_pylist() for column in batch.columns)
-            pending += (_Row(*values) for values in zip(*columns, strict=True))
-            # The next batch may have more names of the last concept: it waits.
-            last = pending[-1].concept
-            end = len(pending)
-            while end and pending[end - 1].concept == last:
-                end -= 1
-            if end:
-                yield [row for row in pending[:end] if self._can_read(row.name)]
-                pending = pending[end:]
-        if pending:
-            yield [row for row in pending if self._can_read(row.name)]
+            for concept, name, langs, key, own in zip(*columns, strict=True):
+                # The next batch may have more names of the last concept: it waits.
+                if pending is None or pending.concept != concept:
+                    if pending is not None:
+                        things.append(pending)
+                    pending = Thing(concept, [], own)
+                pending.names.append((name, langs, key))
+            if things:
+                yield things
+        if pending is not None:
+            yield [pending]
 
-    def _can_read(self, name: str) -> bool:
-        """Return whether a name is in a script of the language, or has no letters at all."""
-        script = script_of_text(name)
-        return script in self._scripts if script else not any(map(str.isalpha, name))
 
-    def _features(self, candidates: _Candidates) -> Array:
-        """Return what tells whether the language uses a name: (N, 6)."""
-        if not len(candidates.concept):
-            return np.zeros((0, 6))
-        rates = [[self._rate.get(lang, 0.0) for lang in langs] for langs in candidates.langs]
-        best_rate = np.array([max(row) for row in rates])
-        total_rate = np.array([sum(row) for row in rates])
-        num_langs = np.array([len(row) for row in rates])
-        # Sums over all candidates of a concept; `group` is the concept's number for each row.
-        _, group = np.unique(candidates.concept, return_inverse=True)
-        rate_of_all = np.bincount(group, total_rate)[group]
-        langs_of_all = np.bincount(group, num_langs)[group]
-        columns = [
-            best_rate,
-            total_rate / np.maximum(rate_of_all, 1e-9),
-            num_langs / langs_of_all,
-            np.log1p(num_langs),
-            np.bincount(group)[group],  # names to choose from
-            np.array([len(name) for name in candidates.name]),
-        ]
-        return np.stack(columns, axis=1)
+@dataclass(frozen=True)
+class _Linked:
+    """Linked names of one source language."""
+
+    examples: Examples
+    rows: Array  # the thing of each pair
+
+
+def _is_taken(thing: Thing) -> bool:
+    return any(name == thing.own for name, _, _ in thing.names)
+
+
+def _sounds_alike(thing: Thing) -> float:
+    """Return how similar a thing's own name reads to another of its names, from 0 to 1."""
+    from rapidfuzz import fuzz
+
+    own, *others = romanise([thing.own or "", *(name for name, _, _ in thing.names)])
+    return max(fuzz.ratio(own, other) for other in others) / 100
 
 
 def propose_labels(
-    kb: KB, langs: Sequence[str], config: LabelConfig | None = None
+    kb: KB,
+    langs: Sequence[str],
+    config: LabelConfig | None = None,
+    progress: Progress | None = None,
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Return label proposals for several languages, and a summary by language.
 
-    The summary has the number of names and the calibration error, or the reason why a language has
-    none, such as a script of its own.
+    The summary has the number of names, by whether they are taken over or written, and the
+    calibration error; or the reason why a language has none, such as no links.
     """
     tables, summary = [LABEL_SCHEMA.empty_table()], {}
     for lang in langs:
@@ -234,14 +365,23 @@ def propose_labels(
             logger.info("no labels for %s: %s", lang, error)
             summary[lang] = {"names": 0, "why": str(error)}
             continue
-        tables.append(proposer.propose())
-        ece = round(proposer.reliability.ece, 4)
-        summary[lang] = {"names": tables[-1].num_rows, "ece": ece}
+        table = proposer.propose(progress)
+        tables.append(table)
+        num_written = table["how"].to_pylist().count("written")
+        summary[lang] = {
+            "names": table.num_rows,
+            "taken": table.num_rows - num_written,
+            "written": num_written,
+            "asked": proposer.num_asked,
+            "sources": proposer.sources,
+            "ece": round(proposer.reliability.ece, 4),
+        }
     order = [("lang", "ascending"), ("confidence", "descending"), ("concept", "ascending")]
+    order.append(("name", "ascending"))
     return pa.concat_tables(tables).sort_by(order), summary
 
 
-def _best_rows(concept: Array, confidence: Array) -> Array:
-    """Return the row of the most confident candidate of each concept."""
+def _best_rows(concept: Array, confidence: Array, number: int) -> Array:
+    """Return the rows of the most confident candidates of each concept."""
     order = np.lexsort((-confidence, concept))
-    return np.asarray(order[group_starts(concept[order])])
+    return np.asarray(order[rank_in_group(concept[order]) < number])
