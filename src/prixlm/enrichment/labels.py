@@ -3,11 +3,11 @@
     table, summary = propose_labels(kb, ["et", "el"], LabelConfig())
 
 A name is *taken* over from a language of the same script, or *written* anew from the names in all
-other languages by what linked names teach (see `writing`). Both kinds are candidates of one fit
-(`naming`): trees learn from the concepts that the language does name which candidate is its own
-name, and isotonic regression makes a probability of their score. Writers that are asked for the
-fit have not read the concept that they are asked for. Nothing is proposed without a name in another
-language, nor where a name exists.
+other languages by what linked names teach. Both kinds are candidates of one fit (see `naming`):
+trees learn from the concepts that the language does name which candidate is its own name, and
+isotonic regression makes a probability of their score. Writers that are asked for the fit have not
+read the concept that they are asked for. Nothing is proposed without a name in another language,
+nor where a name exists.
 
 Memory does not grow with the KB: the fit reads a sample, and proposals are made batch by batch.
 
@@ -15,18 +15,18 @@ Dimension letters: N candidate names, a few of each concept.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from prixlm.arrays import rank_in_group, random_positions
-from prixlm.enrichment.chunks import usable_chunks
-from prixlm.enrichment.naming import Candidates, Kinds, Lexicon, Namer, Thing
-from prixlm.enrichment.writing import Examples, NameWriter
-from prixlm.entities.romanise import romanise
+from prixlm.arrays import random_positions, rank_in_group
+from prixlm.enrichment.naming.candidates import Candidates, Kinds, Lexicon, Namer, Thing, is_taken
+from prixlm.enrichment.naming.chunks import usable_chunks
+from prixlm.enrichment.naming.writing import Examples, NameWriter
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.languages import script_of_language
@@ -43,9 +43,11 @@ _NUM_FOLDS = 4
 _LEXICON_NAMES = 200_000
 """Names of the language whose words are known words."""
 _MOSTLY_TAKEN = 0.5
-"""Share of names taken over from which none are written anew: they would cost time and add little."""
+"""Share of names taken over from which on none are written: that would add little for its time."""
 _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
+_SAME_SCRIPT = 0.1
+"""How much less a further source of the same script is worth: what it says is more alike."""
 NUM_HIDDEN = 5
 """Parts of the concepts, by a hash of their id; an evaluation hides some of them."""
 
@@ -71,7 +73,8 @@ _AGREEMENT = f"""
 """
 _LINKED = f"""
     WITH own AS ({_OWN})
-    SELECT count(DISTINCT o.concept) FROM own o JOIN entities e USING (concept) WHERE e.lang <> $lang
+    SELECT count(DISTINCT o.concept) FROM own o JOIN entities e USING (concept)
+    WHERE e.lang <> $lang
 """
 _KINDS = """
     SELECT DISTINCT concept, relation, role FROM (
@@ -92,7 +95,7 @@ class LabelConfig:
     fitted: int = 20_000  # concepts that rates of names taken over are counted from, about
     learnt: int = 8_000  # linked names that each writer learns from, at most
     asked: int = 4_000  # concepts that writers are tried on to fit the confidence, at most
-    sources: int = 6  # languages that names are written from, at most
+    sources: int = 10  # languages that names are written from, at most
     written: int = 20_000  # concepts that names are written for, at most; the others: taken over
     seed: int = 0  # of the drawn concepts
 
@@ -133,8 +136,7 @@ class LabelProposer:
         # How often the language uses the name of each other language. Two pseudo-counts lower the
         # rate of languages that share few concepts with it.
         rows = kb.query(_AGREEMENT, self._asked).fetchall()
-        rate = {other: same / (both + 2) for other, both, same in rows}
-        self._namer = Namer(self._scripts, rate, {}, self._lexicon())
+        self._rate = {other: same / (both + 2) for other, both, same in rows}
         self.sources: list[str] = []  # languages that names are written from
         self.reliability: Reliability
         self._fit(things)
@@ -152,32 +154,36 @@ class LabelProposer:
         every = max(1, num_linked // self.config.fitted)
         return [thing for batch in self._read(named=True, every=every) for thing in batch]
 
-    def _lexicon(self) -> Lexicon:
-        rows = self.kb.query(
-            f"SELECT name FROM ({_OWN}) ORDER BY {_HASH} LIMIT {_LEXICON_NAMES}", self._asked
-        ).fetchall()
-        return Lexicon(name for (name,) in rows)
+    def _lexicon(self, without: Sequence[Thing] = ()) -> Lexicon:
+        """Return the words of the language's names, but for those of some things."""
+        left_out = {thing.concept for thing in without}
+        return Lexicon(name for concept, name in self._names() if concept not in left_out)
+
+    def _names(self) -> list[tuple[int, str]]:
+        sql = f"SELECT concept, name FROM ({_OWN}) ORDER BY {_HASH}, concept LIMIT {_LEXICON_NAMES}"
+        return self.kb.query(sql, self._asked).fetchall()
 
     def _fit(self, things: list[Thing]) -> None:
         """Learn writers and the confidence, which is measured on concepts that were not read."""
         position = random_positions(len(things), self.config.seed)
         fold = (position * _NUM_FOLDS).astype(np.int64)
-        is_taken = [_is_taken(thing) for thing in things]
+        taken = np.array([is_taken(thing) for thing in things])
         examples: dict[str, _Linked] = {}
-        if self.config.sources and np.mean(is_taken) < _MOSTLY_TAKEN:
+        if self.config.sources and taken.mean() < _MOSTLY_TAKEN:
             examples = self._examples(things, position)
             self.sources = list(examples)
-        if not any(is_taken) and not examples:
+        if not taken.any() and not examples:
             raise PrixError(
                 "none of its names is used in another language, and its linked names are too few "
                 "or too different from others to learn how it writes them."
             )
+        kind = self._kind(things)
         # Without writers every sampled thing is cheap to ask.
         asked = np.flatnonzero(position < self.config.asked / max(1, len(things)))
         if not examples:
             asked = np.arange(len(things))
         parts = [
-            self._ask_fold(things, is_taken, fold, asked[fold[asked] == number], number, examples)
+            self._ask_fold(things, kind, fold, asked[fold[asked] == number], number, examples)
             for number in range(_NUM_FOLDS)
         ]
         folds = np.concatenate([np.full(len(p.concept), n) for n, p in enumerate(parts)])
@@ -191,9 +197,10 @@ class LabelProposer:
         best = _best_rows(concept[held], confidence, 1)
         self.reliability = reliability(confidence[best], is_right[held][best])
         self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds)
-        self._kinds = self._fit_kinds(things, is_taken, np.arange(len(things)))
         writers = {lang: NameWriter(linked.examples) for lang, linked in examples.items()}
-        self._namer = self._with_writers(writers)
+        self._namer = Namer(
+            self._scripts, self._rate, writers, self._lexicon(), Kinds(kind, things)
+        )
 
     def _check_examples(self, is_right: Array, folds: Array) -> None:
         if not len(is_right) or any(
@@ -206,9 +213,6 @@ class LabelProposer:
                 "there is nothing to learn from about how it names things."
             )
 
-    def _with_writers(self, writers: dict[str, NameWriter]) -> Namer:
-        return Namer(self._scripts, self._namer.rate, writers, self._namer.lexicon)
-
     def _examples(self, things: Sequence[Thing], position: Array) -> "dict[str, _Linked]":
         """Return linked names of the languages that teach most about this one's spelling."""
         names: dict[str, list[tuple[int, str]]] = {}
@@ -218,7 +222,7 @@ class LabelProposer:
                     names.setdefault(lang, []).append((row, name))
         shared = sorted(names, key=lambda lang: (-len(names[lang]), lang))
         found: dict[str, _Linked] = {}
-        for lang in shared[: 2 * self.config.sources]:
+        for lang in shared[: self.config.sources + 6]:
             chosen = sorted(names[lang], key=lambda pair: position[pair[0]])[: self.config.learnt]
             rows = [row for row, _ in chosen]
             pairs = [(name, things[row].own or "") for row, name in chosen]
@@ -226,13 +230,13 @@ class LabelProposer:
             found[lang] = _Linked(examples, np.array(rows))
         # A language is worth as much as it has words that are spelled alike, not translated.
         worth = {lang: len(usable_chunks(f.examples.aligned.values())) for lang, f in found.items()}
-        best = sorted(found, key=lambda lang: (-worth[lang], lang))[: self.config.sources]
-        return {lang: found[lang] for lang in best if len(found[lang].rows) >= _MIN_CONCEPTS}
+        usable = [lang for lang in found if worth[lang] >= _MIN_CONCEPTS]
+        return {lang: found[lang] for lang in _choose(usable, worth, self.config.sources)}
 
     def _ask_fold(
         self,
         things: Sequence[Thing],
-        is_taken: Sequence[bool],
+        kind: Sequence[Sequence[int]],
         fold: Array,
         asked: Array,
         number: int,
@@ -243,16 +247,15 @@ class LabelProposer:
             lang: NameWriter(linked.examples, np.flatnonzero(fold[linked.rows] != number).tolist())
             for lang, linked in examples.items()
         }
-        kinds = self._fit_kinds(things, is_taken, np.flatnonzero(fold != number))
-        chosen = [things[row] for row in asked.tolist()]
-        return self._with_writers(writers).candidates(chosen, kinds.features(self._kind(chosen)))
-
-    def _fit_kinds(self, things: Sequence[Thing], is_taken: Sequence[bool], rows: Array) -> Kinds:
-        """Learn how things of a kind are named from some of the things."""
-        chosen = [things[row] for row in rows.tolist()]
-        alike = [_sounds_alike(thing) for thing in chosen]
-        values = np.stack([alike, [is_taken[row] for row in rows.tolist()]], axis=1)
-        return Kinds(self._kind(chosen), np.asarray(values, float))
+        # Nor may the words and the kinds of their own names be known.
+        inside, outside = (
+            np.flatnonzero(mask).tolist() for mask in (fold == number, fold != number)
+        )
+        lexicon = self._lexicon([things[row] for row in inside])
+        kinds = Kinds([kind[row] for row in outside], [things[row] for row in outside])
+        namer = Namer(self._scripts, self._rate, writers, lexicon, kinds)
+        rows = asked.tolist()
+        return namer.candidates([things[row] for row in rows], [kind[row] for row in rows])
 
     def _kind(self, things: Sequence[Thing]) -> list[list[int]]:
         """Return the relations of each thing, as subject (even) and as object (odd)."""
@@ -281,9 +284,33 @@ class LabelProposer:
 
     def ask(self, things: Sequence[Thing], *, write: bool = True) -> tuple[Candidates, Array]:
         """Return the candidates of some things, and the confidence of each: (N,)."""
-        namer = self._namer if write else self._with_writers({})
-        candidates = namer.candidates(things, self._kinds.features(self._kind(things)))
+        namer = self._namer if write else replace(self._namer, writes=False)
+        candidates = namer.candidates(things, self._kind(things))
         return candidates, self._model.probability(candidates.features)
+
+    def best(self, things: Sequence[Thing]) -> list[tuple[str, float]]:
+        """Return the best name of each thing and its confidence; "" and 0 without a candidate."""
+        candidates, confidence = self.ask(things)
+        # Scores order names more finely than the confidence, which has steps.
+        score = self._model.score(candidates.features)
+        best = _best_rows(candidates.concept, score, 1)
+        found = {
+            int(candidates.concept[row]): (candidates.text[row], float(confidence[row]))
+            for row in best
+        }
+        return [found.get(thing.concept, ("", 0.0)) for thing in things]
+
+    def write_one(self, name: str, lang: str) -> tuple[str, float]:
+        """Return the first answer of one source's writer and its probability; "" and 0 if none."""
+        writer = self._namer.writers.get(lang)
+        written = writer.write(name)[:1] if writer and name else []
+        for answer in written:
+            return self._namer.lexicon.casing.variants(answer.text)[0], answer.probability
+        return "", 0.0
+
+    def lexicon_names(self) -> list[str]:
+        """Return names of the language, a sample of them if there are many."""
+        return [name for _, name in self._names()]
 
     def _propose_some(self, things: Sequence[Thing], write: bool) -> pa.Table:
         candidates, confidence = self.ask(things, write=write)
@@ -297,6 +324,7 @@ class LabelProposer:
             "name": [candidates.text[row] for row in best],
             "confidence": np.round(confidence[best], 6),
             "origin": [candidates.origin[row] for row in best],
+            "source": [candidates.source[row] for row in best],
             "how": np.where(candidates.is_taken[best], "taken", "written").tolist(),
         }
         arrays = [pa.array(columns[field.name], field.type) for field in LABEL_SCHEMA]
@@ -334,16 +362,21 @@ class _Linked:
     rows: Array  # the thing of each pair
 
 
-def _is_taken(thing: Thing) -> bool:
-    return any(name == thing.own for name, _, _ in thing.names)
-
-
-def _sounds_alike(thing: Thing) -> float:
-    """Return how similar a thing's own name reads to another of its names, from 0 to 1."""
-    from rapidfuzz import fuzz
-
-    own, *others = romanise([thing.own or "", *(name for name, _, _ in thing.names)])
-    return max(fuzz.ratio(own, other) for other in others) / 100
+def _choose(langs: Sequence[str], worth: Mapping[str, int], number: int) -> list[str]:
+    """Return the most valuable languages; each further one of a script counts for less."""
+    chosen: list[str] = []
+    used: Counter[str] = Counter()
+    while len(chosen) < min(number, len(langs)):
+        best = max(
+            (lang for lang in langs if lang not in chosen),
+            key=lambda lang: (
+                worth[lang] / (1 + _SAME_SCRIPT * used[script_of_language(lang)]),
+                lang,
+            ),
+        )
+        chosen.append(best)
+        used[script_of_language(best)] += 1
+    return chosen
 
 
 def propose_labels(

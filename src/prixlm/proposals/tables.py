@@ -82,6 +82,7 @@ LABEL_SCHEMA = pa.schema(
         ("name", pa.string()),
         ("confidence", pa.float64()),
         ("origin", pa.list_(pa.string())),  # languages that use it, or that it was written from
+        ("source", pa.string()),  # name in one of these languages
         ("how", pa.string()),  # taken (over) or written (anew)
     ]
 )

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from prixlm.enrichment.chunks import MAX_LETTERS, ChunkModel, align_pairs, usable_chunks
+from prixlm.enrichment.naming.chunks import MAX_LETTERS, ChunkModel, align_pairs, usable_chunks
 from prixlm.languages import script_of_text
 
 _QUALIFIER = re.compile(r"^(.+?)(\s*\(.*\)|,.*)$", re.DOTALL)
@@ -38,7 +38,7 @@ class Written(NamedTuple):
 
     text: str  # in lower case
     probability: float  # among what the writer wrote for this name
-    known: float  # share of its words that linked names have
+    known: float  # n / (n + 1) for a rarest word that n linked names have: 0 if it is new
 
 
 class Parts(NamedTuple):
@@ -75,6 +75,11 @@ def _num_accents(word: str) -> int:
     if word.isascii():
         return 0
     return sum(unicodedata.combining(c) == _ACUTE for c in unicodedata.normalize("NFD", word))
+
+
+def _without_accents(word: str) -> str:
+    letters = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
 
 
 class NameWriter:
@@ -118,8 +123,7 @@ class NameWriter:
         """Return ways to write a name, the most probable first; empty if there is no evidence."""
         name = name.lower()
         parts = split_name(name)
-        known = [word in self._words for word in parts.words if word]
-        share = sum(known) / len(known) if known else 0.0
+        known = min((self._known(word) for word in parts.words if word), default=0.0)
         texts: dict[str, float] = defaultdict(float)
         for text, probability in self._compose(parts):
             texts[text] += probability
@@ -128,11 +132,14 @@ class NameWriter:
             whole = self._with_qualifier(self._unit(core), parts.qualifier)
             for text, probability in whole:
                 texts[text] += probability
-            if core in self._words:
-                share = 1.0
+            known = max(known, self._known(core))
         total = sum(texts.values())
         best = sorted(texts.items(), key=lambda item: (-item[1], item[0]))[:most]
-        return [Written(text, value / total, share) for text, value in best if text.strip()]
+        return [Written(text, value / total, known) for text, value in best if text.strip()]
+
+    def _known(self, word: str) -> float:
+        number = self._words[word].total() if word in self._words else 0
+        return number / (number + 1)
 
     def _compose(self, parts: Parts) -> list[tuple[str, float]]:
         """Return names that are made word by word, without a word that cannot be written."""
@@ -192,7 +199,10 @@ class NameWriter:
             return [(word, 1.0)]  # numbers and signs stay
         if not self._can_spell or len(word) > MAX_LETTERS:
             return []
-        spelled = self._letters.write(word, most=16)
+        # A letter that no linked name has is read without its accents.
+        spelled = self._letters.write(word, most=16) or self._letters.write(
+            _without_accents(word), most=16
+        )
         weighted = [(text, share * self._accents.probability(text)) for text, share in spelled]
         total = sum(value for _, value in weighted)
         return [(text, value / total) for text, value in weighted]
@@ -228,9 +238,11 @@ def _units(source: Parts, own: Parts) -> list[tuple[str, str]]:
         pairs = list(zip(source.words, own.words, strict=True))
     else:
         pairs = [(_join(source), _join(own))]
-    return [
-        pair for pair in pairs if all(0 < len(word) <= MAX_LETTERS and word.strip() for word in pair)
-    ]
+    return [pair for pair in pairs if all(map(_can_learn, pair))]
+
+
+def _can_learn(word: str) -> bool:
+    return len(word) <= MAX_LETTERS and bool(word.strip())
 
 
 def _join(parts: Parts) -> str:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prixlm.arrays import group_starts, rank_in_group
-from prixlm.enrichment.writing import Casing, NameWriter, is_capital
+from prixlm.enrichment.naming.writing import Casing, NameWriter, is_capital
 from prixlm.entities.romanise import romanise
 from prixlm.languages import script_of_text
 from prixlm.types import Array
@@ -33,8 +33,14 @@ FEATURES = (
     *("pooled", "best_probability", "proposers", "first_share", "known", "lead", "place"),
     *("letters", "length_ratio", "words", "in_script", "known_words", "word_count"),
     *("capital", "capital_sources", "lower_words", "sounds_like", "sounds_like_mean"),
-    *("num_sources", "distinct_sources", "source_words", "kind", "kind_taken"),
+    *("num_sources", "distinct_sources", "source_words", "hyphens", "ending_2", "ending_3"),
+    *("kind_alike", "kind_taken", "kind_capital"),
 )
+"""Columns of the features; the probability of each writer follows."""
+_ENDINGS = (2, 3)
+"""Letters of a name's ending."""
+_KIND_PSEUDO = 5.0
+"""Pseudo-count that draws the shares of a rare relation towards those of all things."""
 
 
 class Thing(NamedTuple):
@@ -62,6 +68,7 @@ class Candidates:
     concept: Array  # (N,)
     text: list[str]
     origin: list[list[str]]  # languages that use it, or whose names it was written from
+    source: list[str]  # the name that it was made of; of the surest language if there are several
     is_taken: Array  # (N,) bool
     features: Array  # (N, F)
     is_right: Array  # (N,) whether it is the language's own name; False where that is unknown
@@ -95,17 +102,16 @@ class Namer:
     rate: Mapping[str, float]  # how often the language uses the name of each other language
     writers: Mapping[str, NameWriter]  # by source language
     lexicon: Lexicon
+    kinds: "Kinds"
+    writes: bool = True  # False: only names that are taken over
 
     def can_read(self, name: str) -> bool:
         """Return whether a name is in a script of the language, or has no letters at all."""
         script = script_of_text(name)
         return script in self.scripts if script else not any(map(str.isalpha, name))
 
-    def candidates(self, things: Sequence[Thing], kinds: Array) -> Candidates:
-        """Return candidates with their features.
-
-        kinds: (things, 2) what is known about things of the same kind (see `Kinds`).
-        """
+    def candidates(self, things: Sequence[Thing], kind: Sequence[Sequence[int]]) -> Candidates:
+        """Return candidates with their features. kind: relations of each thing (see `Kinds`)."""
         owner: list[int] = []
         texts: list[str] = []
         found: list[_Candidate] = []
@@ -115,13 +121,14 @@ class Namer:
                 texts.append(text)
                 found.append(candidate)
         owners = np.array(owner, np.int64)
-        features = self._features(things, owners, texts, found, kinds)
+        features = self._features(things, owners, texts, found, kind)
         concept = np.array([thing.concept for thing in things], np.int64)[owners]
         right = [text == things[row].own for row, text in zip(owner, texts, strict=True)]
         return Candidates(
             concept,
             texts,
             [sorted(item.taken or item.written) for item in found],
+            [_source(things[row], item) for row, item in zip(owner, found, strict=True)],
             np.array([bool(item.taken) for item in found], bool),
             features,
             np.array(right, bool),
@@ -136,7 +143,7 @@ class Namer:
         written: dict[str, _Candidate] = {}
         for name, langs, _ in thing.names:
             for lang in langs:
-                writer = self.writers.get(lang)
+                writer = self.writers.get(lang) if self.writes else None
                 for place, answer in enumerate(writer.write(name) if writer else ()):
                     item = written.setdefault(answer.text, _Candidate())
                     item.written[lang] = item.written.get(lang, 0.0) + answer.probability
@@ -162,16 +169,29 @@ class Namer:
         owner: Array,
         texts: Sequence[str],
         found: Sequence[_Candidate],
-        kinds: Array,
+        kind: Sequence[Sequence[int]],
     ) -> Array:
         """Return what tells whether the language uses a name: (N, F), columns as `FEATURES`."""
         if not found:
-            return np.zeros((0, len(FEATURES)))
-        taken = self._taken_features(owner, found)
-        written = self._written_features(owner, texts, found)
-        text = self._text_features(things, owner, texts)
-        about = np.array([_about(thing) for thing in things])[owner]
-        return np.column_stack([taken, written, text, about, kinds[owner]])
+            return np.zeros((0, len(FEATURES) + len(self.writers)))
+        endings = [
+            (text.count("-"), *self.kinds.endings(kind[row], text))
+            for row, text in zip(owner.tolist(), texts, strict=True)
+        ]
+        # (N,) each: what every single source says.
+        single = [
+            np.array([item.written.get(lang, math.nan) for item in found]) for lang in self.writers
+        ]
+        columns = [
+            self._taken_features(owner, found),
+            self._written_features(owner, texts, found),
+            self._text_features(things, owner, texts),
+            np.array([_about(thing) for thing in things])[owner],
+            np.array(endings),
+            self.kinds.features(kind)[owner],
+            *single,
+        ]
+        return np.column_stack(columns)
 
     def _taken_features(self, owner: Array, found: Sequence[_Candidate]) -> Array:
         """Return who uses each name: (N, 5)."""
@@ -196,10 +216,7 @@ class Namer:
         self, owner: Array, texts: Sequence[str], found: Sequence[_Candidate]
     ) -> Array:
         """Return what the writers say of each name: (N, 7), NaN where none writes it."""
-        weight = {lang: 1.0 for lang in self.writers}
-        pooled = np.array(
-            [sum(weight[lang] * p for lang, p in item.written.items()) for item in found]
-        )
+        pooled = np.array([sum(item.written.values()) for item in found])
         first = np.array([item.num_first for item in found], float)
         # Both capitalisations of a name share its probability: neither leads the other.
         lower = [text.lower() for text in texts]
@@ -253,9 +270,19 @@ class Namer:
         return _mean(letters)
 
 
+def _source(thing: Thing, candidate: _Candidate) -> str:
+    """Return the name of a thing that a candidate was made of."""
+    lang = min(
+        candidate.taken or candidate.written,
+        key=lambda lang: (-candidate.written.get(lang, 0.0), lang),
+    )
+    return next(name for name, langs, _ in thing.names if lang in langs)
+
+
 def _leads(owner: Array, lower: Sequence[str], pooled: Array) -> tuple[Array, Array]:
     """Return by how much each name leads the best other one of its thing, and its place: (N,)."""
-    _, name = np.unique(np.array([f"{o}\t{t}" for o, t in zip(owner, lower, strict=True)]), return_inverse=True)
+    names = np.array([f"{row}\t{text}" for row, text in zip(owner, lower, strict=True)])
+    _, name = np.unique(names, return_inverse=True)
     # One row for each name of a thing, whatever its capitals, the best of a thing first.
     _, row = np.unique(name, return_index=True)
     order = row[np.lexsort((-pooled[row], owner[row]))]
@@ -292,37 +319,77 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class Kinds:
-    """How things of a kind are named: whether written anew, and whether taken over.
+    """How things of a kind are named: taken over or written, in capitals or not, with which ending.
 
     A thing's kind is the set of relations that it has, as subject or as object. Names of people are
-    transliterated, titles of films translated; that shows in the relations.
+    transliterated and titles of films translated; languages end in -ский in Russian and scripts in
+    -ская. Both show in the relations.
     """
 
-    _PSEUDO = 5.0
-
-    def __init__(self, kind: Sequence[Sequence[int]], values: Array) -> None:
-        """Learn from things with a name.
-
-        kind: relations of each thing. values: (things, 2), what is known of each.
-        """
-        self._mean = values.mean(axis=0) if len(values) else np.zeros(2)
+    def __init__(self, kind: Sequence[Sequence[int]], things: Sequence[Thing]) -> None:
+        """Learn from things with a name. kind: relations of each thing, (things) lists."""
+        values = _naming_values(things)
+        self._mean = np.nan_to_num(np.nanmean(values, axis=0)) if len(things) else np.zeros(3)
         sums: dict[int, Array] = {}
-        counts: Counter[int] = Counter()
-        for relations, value in zip(kind, values, strict=True):
+        self._num_things: Counter[int] = Counter()
+        self._endings: Counter[tuple[int, str]] = Counter()  # by relation; -1 stands for all
+        for relations, thing, value in zip(kind, things, values, strict=True):
+            value = np.where(np.isnan(value), self._mean, value)
             for relation in relations:
                 sums[relation] = sums.get(relation, 0.0) + value
-                counts[relation] += 1
+            for relation in (*relations, -1):
+                self._num_things[relation] += 1
+                for size in _ENDINGS:
+                    self._endings[relation, _ending(thing.own or "", size)] += 1
         self._rate = {
-            relation: (total + self._PSEUDO * self._mean) / (counts[relation] + self._PSEUDO)
+            relation: (total + _KIND_PSEUDO * self._mean)
+            / (self._num_things[relation] + _KIND_PSEUDO)
             for relation, total in sums.items()
         }
 
     def features(self, kind: Sequence[Sequence[int]]) -> Array:
-        """Return the mean over the relations of each thing: (things, 2)."""
+        """Return the mean over the relations of each thing: (things, 3), NaN without any."""
         rows = [
-            np.mean([self._rate.get(r, self._mean) for r in relations], axis=0)
-            if len(relations)
-            else np.full(2, math.nan)
+            np.mean([self._rate.get(relation, self._mean) for relation in relations], axis=0)
+            if relations
+            else np.full(3, math.nan)
             for relations in kind
         ]
-        return np.array(rows).reshape(-1, 2)
+        return np.array(rows).reshape(-1, 3)
+
+    def endings(self, relations: Sequence[int], text: str) -> list[float]:
+        """Return how usual the ending of a name is among things of the kind, for each size."""
+        return [
+            _mean([self._share(relation, _ending(text, size)) for relation in relations])
+            for size in _ENDINGS
+        ]
+
+    def _share(self, relation: int, ending: str) -> float:
+        """Return the share of a relation's things with an ending, drawn towards that of all."""
+        overall = self._endings[-1, ending] / max(1, self._num_things[-1])
+        number = self._num_things[relation]
+        return (self._endings[relation, ending] + _KIND_PSEUDO * overall) / (number + _KIND_PSEUDO)
+
+
+def _ending(text: str, size: int) -> str:
+    return f"{size}{text[-size:].lower()}"
+
+
+def _naming_values(things: Sequence[Thing]) -> Array:
+    """Return how alike each own name reads, whether it is taken over, its capital: (things, 3)."""
+    from rapidfuzz import fuzz
+
+    values = np.zeros((len(things), 3))
+    for row, thing in enumerate(things):
+        own, *others = romanise([thing.own or "", *(name for name, _, _ in thing.names)])
+        values[row] = (
+            max(fuzz.ratio(own, other) for other in others) / 100,
+            is_taken(thing),
+            is_capital(thing.own or ""),
+        )
+    return values
+
+
+def is_taken(thing: Thing) -> bool:
+    """Return whether another language uses the thing's own name."""
+    return any(name == thing.own for name, _, _ in thing.names)

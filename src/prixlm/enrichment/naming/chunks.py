@@ -115,9 +115,11 @@ def _blocks(pairs: Sequence[tuple[str, str]]) -> tuple[list[_Block], int]:
     blocks = []
     for (rows, _, _), key in zip(grids, keys, strict=True):
         found = np.searchsorted(frequent, key)
-        is_frequent = frequent[np.minimum(found, max(0, len(frequent) - 1))] == key if len(
-            frequent
-        ) else np.zeros(key.shape, bool)
+        is_frequent = (
+            frequent[np.minimum(found, max(0, len(frequent) - 1))] == key
+            if len(frequent)
+            else np.zeros(key.shape, bool)
+        )
         chunk = np.where(key < 0, -1, np.where(is_frequent, found + 1, 0)).astype(np.int32)
         lengths = np.array([[len(text) for text in pairs[row]] for row in rows])
         blocks.append(_Block(rows, lengths[:, 0], lengths[:, 1], chunk))
