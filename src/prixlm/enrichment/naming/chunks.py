@@ -73,6 +73,8 @@ def align_pairs(pairs: Sequence[tuple[str, str]]) -> list[Aligned | None]:
 
     pairs: distinct, of 1 to MAX_LETTERS letters each.
     """
+    if not pairs:
+        return []
     blocks, num_chunks = _blocks(pairs)
     chance = _chance(pairs)
     probability = np.full(num_chunks + 1, 1.0 / max(1, num_chunks))
@@ -92,7 +94,7 @@ def align_pairs(pairs: Sequence[tuple[str, str]]) -> list[Aligned | None]:
 
 def _blocks(pairs: Sequence[tuple[str, str]]) -> tuple[list[_Block], int]:
     """Group pairs by length and number their chunk pairs; return also how many there are."""
-    letters = {letter: n for n, letter in enumerate(sorted(set().union(*map("".join, pairs))), 1)}
+    letters = {letter: n for n, letter in enumerate(sorted(set("".join(map("".join, pairs)))), 1)}
     order = sorted(range(len(pairs)), key=lambda row: (len(pairs[row][0]), len(pairs[row][1]), row))
     grids = []
     for start in range(0, len(order), _BLOCK):
@@ -253,11 +255,25 @@ def _best_paths(
 
 
 def usable_chunks(aligned: Iterable[Aligned]) -> list[list[ChunkPair]]:
-    """Return the chunks of pairs that are transliterations."""
+    """Return the chunks of pairs that are transliterations.
+
+    Chunks of two letters beside two come a second time letter by letter, so that a word with a new
+    pair of letters can be written too.
+    """
     above = [found.chunks for found in aligned if found.margin >= _MARGIN]
+    above += [_cut(chunks) for chunks in above if any(len(s) == len(t) == 2 for s, t in chunks)]
     uses = Counter(chunk for chunks in above for chunk in chunks)
     # A chunk pair of one word is more often a wrong cut than a rule.
     return [chunks for chunks in above if all(uses[chunk] > 1 for chunk in chunks)]
+
+
+def _cut(chunks: list[ChunkPair]) -> list[ChunkPair]:
+    """Return chunks with those of two letters beside two cut in the middle."""
+    cut: list[ChunkPair] = []
+    for source, target in chunks:
+        is_square = len(source) == len(target) == 2
+        cut += zip(source, target, strict=True) if is_square else [(source, target)]
+    return cut
 
 
 _State = tuple[int, ...]

@@ -27,6 +27,8 @@ _MIN_PAIRS = 50
 """Fewest pairs of words that letters are learnt from."""
 _PSEUDO = 0.5
 """Pseudo-count of the letters' answer beside a known word's."""
+_MOSTLY = 0.8
+"""Share of names with as many words from which on names are written word by word only."""
 _ACUTE = 230
 """Canonical combining class of accents above a letter."""
 _CACHED = 1 << 17
@@ -110,8 +112,8 @@ class NameWriter:
         aligned = [examples.aligned[unit] for unit in chunks if unit in examples.aligned]
         self._letters = ChunkModel(usable_chunks(aligned))
         self._can_spell = len(aligned) >= _MIN_PAIRS
-        # Names of several words are also written as one unit if one in five has another number.
-        self._writes_whole = names[False] > 0.2 * names.total()
+        # Share of the names of several words that have as many words in the language.
+        self._word_by_word = (names[True] + 0.5) / (names.total() + 1)
         self._cache: dict[str, list[tuple[str, float]]] = {}
 
     @classmethod
@@ -125,15 +127,16 @@ class NameWriter:
         parts = split_name(name)
         known = min((self._known(word) for word in parts.words if word), default=0.0)
         texts: dict[str, float] = defaultdict(float)
+        share = self._word_by_word if len(parts.words) > 1 else 1.0
         for text, probability in self._compose(parts):
-            texts[text] += probability
-        if len(parts.words) > 1 and (self._writes_whole or not texts):
+            texts[text] += share * probability
+        if share < _MOSTLY or not texts:
             core = name[: len(name) - len(parts.qualifier)]
             whole = self._with_qualifier(self._unit(core), parts.qualifier)
             for text, probability in whole:
-                texts[text] += probability
+                texts[text] += (1 - share) * probability
             known = max(known, self._known(core))
-        total = sum(texts.values())
+        total = sum(texts.values()) or 1.0
         best = sorted(texts.items(), key=lambda item: (-item[1], item[0]))[:most]
         return [Written(text, value / total, known) for text, value in best if text.strip()]
 
@@ -195,8 +198,8 @@ class NameWriter:
         return found
 
     def _spell(self, word: str) -> list[tuple[str, float]]:
-        if not any(map(str.isalpha, word)):
-            return [(word, 1.0)]  # numbers and signs stay
+        if any(map(str.isdigit, word)) and not any(map(str.isalpha, word)):
+            return [(word, 1.0)]  # numbers stay
         if not self._can_spell or len(word) > MAX_LETTERS:
             return []
         # A letter that no linked name has is read without its accents.
