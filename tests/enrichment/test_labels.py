@@ -91,5 +91,5 @@ def test_names_that_are_never_shared_are_told_from_too_few(tmp_path: Path) -> No
     (tmp_path / "facts.tsv").write_text("lang\tsubject\trelation\tobject\n" + "\n".join(facts))
     (tmp_path / "links.tsv").write_text("lang_a\tname_a\tlang_b\tname_b\n" + "\n".join(links))
     kb = import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
-    with pytest.raises(PrixError, match="none of its names are also used in another language"):
+    with pytest.raises(PrixError, match="none of its names is used in another language"):
         LabelProposer(kb, "et")

@@ -32,7 +32,7 @@ from prixlm.kb.store import KB
 from prixlm.languages import script_of_language
 from prixlm.metrics import Reliability, reliability
 from prixlm.proposals.tables import LABEL_SCHEMA
-from prixlm.rankers.calibrated import CalibratedTrees
+from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ _MOSTLY_TAKEN = 0.5
 """Share of names taken over from which on none are written: that would add little for its time."""
 _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
+_TREES = TreeConfig(smooth=True)
+"""A language may have few hundred linked names: trees alone order the surest ones badly."""
 _SAME_SCRIPT = 0.1
 """How much less a further source of the same script is worth: what it says is more alike."""
 NUM_HIDDEN = 5
@@ -192,11 +194,13 @@ class LabelProposer:
         concept = np.concatenate([part.concept for part in parts])
         self._check_examples(is_right, folds)
         held = folds == _NUM_FOLDS - 1
-        tried = CalibratedTrees.cross_fit(lambda _: features[~held], is_right[~held], folds[~held])
+        tried = CalibratedTrees.cross_fit(
+            lambda _: features[~held], is_right[~held], folds[~held], _TREES
+        )
         confidence = tried.probability(features[held])
         best = _best_rows(concept[held], confidence, 1)
         self.reliability = reliability(confidence[best], is_right[held][best])
-        self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds)
+        self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES)
         writers = {lang: NameWriter(linked.examples) for lang, linked in examples.items()}
         self._namer = Namer(
             self._scripts, self._rate, writers, self._lexicon(), Kinds(kind, things)

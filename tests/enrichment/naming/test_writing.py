@@ -99,4 +99,8 @@ def test_capitals_are_those_of_the_language() -> None:
 
 def test_the_case_of_a_name_is_that_of_its_first_letter() -> None:
     assert is_capital("«Ωμέγα»") == 1 and is_capital("'s Gravenhage") == 0
-    assert math.isnan(is_capital("東京")) and math.isnan(is_capital("42")) and math.isnan(is_capital(""))
+    assert (
+        math.isnan(is_capital("東京"))
+        and math.isnan(is_capital("42"))
+        and math.isnan(is_capital(""))
+    )

@@ -329,7 +329,9 @@ class Kinds:
     def __init__(self, kind: Sequence[Sequence[int]], things: Sequence[Thing]) -> None:
         """Learn from things with a name. kind: relations of each thing, (things) lists."""
         values = _naming_values(things)
-        self._mean = np.nan_to_num(np.nanmean(values, axis=0)) if len(things) else np.zeros(3)
+        # A script without capitals has no value in the last column: its mean is 0.
+        known = np.maximum(1, (~np.isnan(values)).sum(axis=0))
+        self._mean = np.nansum(values, axis=0) / known
         sums: dict[int, Array] = {}
         self._num_things: Counter[int] = Counter()
         self._endings: Counter[tuple[int, str]] = Counter()  # by relation; -1 stands for all
