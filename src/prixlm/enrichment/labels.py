@@ -37,7 +37,7 @@ from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
 _BATCH_ROWS = 1 << 14
-_BATCH_THINGS = 1 << 10
+_BATCH_THINGS = 500
 _MIN_CONCEPTS = 100
 _NUM_FOLDS = 4
 _LEXICON_NAMES = 200_000
@@ -53,6 +53,7 @@ _SAME_SCRIPT = 0.1
 NUM_HIDDEN = 5
 """Parts of the concepts, by a hash of their id; an evaluation hides some of them."""
 
+_ORDER = [("confidence", "descending"), ("concept", "ascending"), ("name", "ascending")]
 _HASH = "((concept * 2654435761) % 4294967296)"
 _OWN = f"""
     SELECT concept, min(name) AS name FROM entities
@@ -98,7 +99,7 @@ class LabelConfig:
     learnt: int = 8_000  # linked names that each writer learns from, at most
     asked: int = 4_000  # concepts that writers are tried on to fit the confidence, at most
     sources: int = 10  # languages that names are written from, at most
-    written: int = 20_000  # concepts that names are written for, at most; the others: taken over
+    written: int = 5_000  # concepts that names are written for, at most; the others: taken over
     seed: int = 0  # of the drawn concepts
 
     def __post_init__(self) -> None:
@@ -274,17 +275,18 @@ class LabelProposer:
     def propose(self, progress: Progress | None = None) -> pa.Table:
         """Return names for every concept without one, the most confident first."""
         tables = []
-        num_asked = 0
+        self.num_unnamed = self.num_written_for = 0
         for batch in self._read(named=False):
             for start in range(0, len(batch), _BATCH_THINGS):
                 things = batch[start : start + _BATCH_THINGS]
-                tables.append(self._propose_some(things, num_asked < self.config.written))
-                num_asked += len(things)
-                if progress is not None:
-                    progress(f"names in {self.lang}", num_asked, max(num_asked, len(batch)))
-        self.num_asked = num_asked
-        order = [("confidence", "descending"), ("concept", "ascending"), ("name", "ascending")]
-        return pa.concat_tables([LABEL_SCHEMA.empty_table(), *tables]).sort_by(order)
+                write = bool(self.sources) and self.num_written_for < self.config.written
+                tables.append(self._propose_some(things, write))
+                self.num_unnamed += len(things)
+                self.num_written_for += write * len(things)
+                if progress is not None and write:
+                    done = min(self.num_written_for, self.config.written)
+                    progress(f"names in {self.lang}", done, self.config.written)
+        return pa.concat_tables([LABEL_SCHEMA.empty_table(), *tables]).sort_by(_ORDER)
 
     def ask(self, things: Sequence[Thing], *, write: bool = True) -> tuple[Candidates, Array]:
         """Return the candidates of some things, and the confidence of each: (N,)."""
@@ -396,26 +398,37 @@ def propose_labels(
     """
     tables, summary = [LABEL_SCHEMA.empty_table()], {}
     for lang in langs:
-        try:
-            proposer = LabelProposer(kb, lang, config)
-        except PrixError as error:
-            logger.info("no labels for %s: %s", lang, error)
-            summary[lang] = {"names": 0, "why": str(error)}
-            continue
-        table = proposer.propose(progress)
+        table, summary[lang] = propose_language(kb, lang, config, progress)
         tables.append(table)
-        num_written = table["how"].to_pylist().count("written")
-        summary[lang] = {
-            "names": table.num_rows,
-            "taken": table.num_rows - num_written,
-            "written": num_written,
-            "asked": proposer.num_asked,
-            "sources": proposer.sources,
-            "ece": round(proposer.reliability.ece, 4),
-        }
-    order = [("lang", "ascending"), ("confidence", "descending"), ("concept", "ascending")]
-    order.append(("name", "ascending"))
+    order = [("lang", "ascending"), *_ORDER]
     return pa.concat_tables(tables).sort_by(order), summary
+
+
+def propose_language(
+    kb: KB,
+    lang: str,
+    config: LabelConfig | None = None,
+    progress: Progress | None = None,
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Return the label proposals of one language, and their summary."""
+    config = config or LabelConfig()
+    try:
+        proposer = LabelProposer(kb, lang, config)
+    except PrixError as error:
+        logger.info("no labels for %s: %s", lang, error)
+        return LABEL_SCHEMA.empty_table(), {"names": 0, "why": str(error)}
+    table = proposer.propose(progress)
+    num_written = table["how"].to_pylist().count("written")
+    ece = proposer.reliability.ece
+    return table, {
+        "names": table.num_rows,
+        "taken": table.num_rows - num_written,
+        "written": num_written,
+        "unnamed": proposer.num_unnamed,  # entities without a name
+        "written_for": proposer.num_written_for,  # of these, those that names were written for
+        "sources": proposer.sources,
+        "ece": None if np.isnan(ece) else round(ece, 4),
+    }
 
 
 def _best_rows(concept: Array, confidence: Array, number: int) -> Array:

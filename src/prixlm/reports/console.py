@@ -285,11 +285,26 @@ def proposal_sentences(manifest: Mapping[str, Any]) -> list[str]:
             # About 60 % of the threshold, rounded to a value that people would type.
             lower = f"; try --min-confidence {0.6 * threshold:.1g} --overwrite."
             sentence += lower if threshold else "."
-        why = manifest.get("labels", {}).get(lang, {}).get("why")
-        if why is not None:
-            sentence += f" No labels: {why}"
+        sentence += _label_sentence(manifest.get("labels", {}).get(lang, {}))
         sentences.append(sentence)
     return sentences
+
+
+def _label_sentence(labels: Mapping[str, Any]) -> str:
+    """Return how the names of a language came about, or why there are none."""
+    if "why" in labels:
+        return f" No labels: {labels['why']}"
+    if "written" not in labels:  # none were asked for
+        return ""
+    sentence = ""
+    if labels["names"]:
+        sentence = f" Labels: {labels['taken']:,} taken over, {labels['written']:,} written."
+    if labels["sources"] and labels["written_for"] < labels["unnamed"]:
+        sentence += (
+            f" Names were written for {labels['written_for']:,} of {labels['unnamed']:,} entities "
+            "without one; --written takes more."
+        )
+    return sentence
 
 
 def _join(words: Sequence[str], last: str = "and") -> str:
