@@ -25,14 +25,19 @@ import pyarrow as pa
 
 from prixlm.arrays import random_positions, rank_in_group
 from prixlm.enrichment.naming.candidates import Candidates, Kinds, Lexicon, Namer, Thing, is_taken
-from prixlm.enrichment.naming.chunks import usable_chunks
 from prixlm.enrichment.naming.writing import Examples, NameWriter
+from prixlm.entities.romanise import romanise
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.languages import script_of_language
 from prixlm.metrics import Reliability, reliability
 from prixlm.proposals.tables import LABEL_SCHEMA
-from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig
+from prixlm.rankers.calibrated import (
+    CalibratedTrees,
+    TreeConfig,
+    cross_scores,
+    fit_probability,
+)
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
@@ -48,6 +53,8 @@ _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
 _TREES = TreeConfig(smooth=True)
 """A language may have few hundred linked names: trees alone order the surest ones badly."""
+_COMPARED, _ALIKE = 300, 60
+"""Names by which sources are compared, and the similarity (of 100) from which two are alike."""
 _SAME_SCRIPT = 0.1
 """How much less a further source of the same script is worth: what it says is more alike."""
 NUM_HIDDEN = 5
@@ -98,7 +105,7 @@ class LabelConfig:
     fitted: int = 20_000  # concepts that rates of names taken over are counted from, about
     learnt: int = 8_000  # linked names that each writer learns from, at most
     asked: int = 4_000  # concepts that writers are tried on to fit the confidence, at most
-    sources: int = 10  # languages that names are written from, at most
+    sources: int = 6  # languages that names are written from, at most
     written: int = 5_000  # concepts that names are written for, at most; the others: taken over
     seed: int = 0  # of the drawn concepts
 
@@ -194,14 +201,15 @@ class LabelProposer:
         is_right = np.concatenate([part.is_right for part in parts])
         concept = np.concatenate([part.concept for part in parts])
         self._check_examples(is_right, folds)
-        held = folds == _NUM_FOLDS - 1
-        tried = CalibratedTrees.cross_fit(
-            lambda _: features[~held], is_right[~held], folds[~held], _TREES
-        )
-        confidence = tried.probability(features[held])
-        best = _best_rows(concept[held], confidence, 1)
-        self.reliability = reliability(confidence[best], is_right[held][best])
-        self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES)
+        # The first name of a concept is more often right than a second one of the same score, so
+        # its probability is fitted on first names alone.
+        score = cross_scores(lambda _: features, is_right, folds, _TREES)
+        first = _best_rows(concept, score, 1)
+        held = folds[first] == _NUM_FOLDS - 1
+        tried = fit_probability(score[first][~held], is_right[first][~held])
+        self.reliability = reliability(tried.predict(score[first][held]), is_right[first][held])
+        self._first = fit_probability(score[first], is_right[first])
+        self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES, score)
         writers = {lang: NameWriter(linked.examples) for lang, linked in examples.items()}
         self._namer = Namer(
             self._scripts, self._rate, writers, self._lexicon(), Kinds(kind, things)
@@ -225,18 +233,19 @@ class LabelProposer:
             for name, langs, _ in thing.names:
                 for lang in langs:
                     names.setdefault(lang, []).append((row, name))
-        shared = sorted(names, key=lambda lang: (-len(names[lang]), lang))
+        # The first ones by `position` are a random sample.
+        chosen = {
+            lang: sorted(pairs, key=lambda pair: position[pair[0]])[: self.config.learnt]
+            for lang, pairs in names.items()
+            if len(pairs) >= _MIN_CONCEPTS
+        }
+        worth = {lang: _worth(things, pairs) for lang, pairs in chosen.items()}
         found: dict[str, _Linked] = {}
-        for lang in shared[: self.config.sources + 6]:
-            chosen = sorted(names[lang], key=lambda pair: position[pair[0]])[: self.config.learnt]
-            rows = [row for row, _ in chosen]
-            pairs = [(name, things[row].own or "") for row, name in chosen]
-            examples = Examples(pairs, self._scripts)
-            found[lang] = _Linked(examples, np.array(rows))
-        # A language is worth as much as it has words that are spelled alike, not translated.
-        worth = {lang: len(usable_chunks(f.examples.aligned.values())) for lang, f in found.items()}
-        usable = [lang for lang in found if worth[lang] >= _MIN_CONCEPTS]
-        return {lang: found[lang] for lang in _choose(usable, worth, self.config.sources)}
+        for lang in _choose(worth, self.config.sources):
+            pairs = [(name, things[row].own or "") for row, name in chosen[lang]]
+            rows = np.array([row for row, _ in chosen[lang]])
+            found[lang] = _Linked(Examples(pairs, self._scripts), rows)
+        return found
 
     def _ask_fold(
         self,
@@ -292,19 +301,36 @@ class LabelProposer:
         """Return the candidates of some things, and the confidence of each: (N,)."""
         namer = self._namer if write else replace(self._namer, writes=False)
         candidates = namer.candidates(things, self._kind(things))
-        return candidates, self._model.probability(candidates.features)
-
-    def best(self, things: Sequence[Thing]) -> list[tuple[str, float]]:
-        """Return the best name of each thing and its confidence; "" and 0 without a candidate."""
-        candidates, confidence = self.ask(things)
-        # Scores order names more finely than the confidence, which has steps.
         score = self._model.score(candidates.features)
-        best = _best_rows(candidates.concept, score, 1)
+        confidence = self._model.calibrate(score)
+        first = _best_rows(candidates.concept, score, 1)
+        if len(first):
+            confidence[first] = self._first.predict(score[first])
+            # A concept has one name: what the first one has is not left for the others.
+            _, group = np.unique(candidates.concept, return_inverse=True)
+            left = 1 - confidence[first][group]  # `first` has one row for each concept, in order
+            is_other = np.ones(len(score), bool)
+            is_other[first] = False
+            confidence[is_other] = np.minimum(confidence, left)[is_other]
+        return candidates, confidence
+
+    def best(self, things: Sequence[Thing]) -> list[tuple[str, float, float]]:
+        """Return the best name of each thing, its confidence and its score; "" without any.
+
+        The confidence has steps; the score orders names of one step, too.
+        """
+        candidates, confidence = self.ask(things)
+        best = _best_rows(candidates.concept, confidence, 1)
+        score = self._model.score(candidates.features)
         found = {
-            int(candidates.concept[row]): (candidates.text[row], float(confidence[row]))
+            int(candidates.concept[row]): (
+                candidates.text[row],
+                float(confidence[row]),
+                float(score[row]),
+            )
             for row in best
         }
-        return [found.get(thing.concept, ("", 0.0)) for thing in things]
+        return [found.get(thing.concept, ("", 0.0, -np.inf)) for thing in things]
 
     def write_one(self, name: str, lang: str) -> tuple[str, float]:
         """Return the first answer of one source's writer and its probability; "" and 0 if none."""
@@ -368,19 +394,31 @@ class _Linked:
     rows: Array  # the thing of each pair
 
 
-def _choose(langs: Sequence[str], worth: Mapping[str, int], number: int) -> list[str]:
+def _worth(things: Sequence[Thing], pairs: Sequence[tuple[int, str]]) -> float:
+    """Return about how many names of a source sound like those of the language.
+
+    pairs: positions of things, and their names in the source.
+    """
+    from rapidfuzz import fuzz
+
+    some = pairs[:_COMPARED]
+    own = romanise([things[row].own or "" for row, _ in some])
+    others = romanise([name for _, name in some])
+    alike = [fuzz.ratio(a, b) >= _ALIKE for a, b in zip(own, others, strict=True)]
+    return len(pairs) * sum(alike) / len(some)
+
+
+def _choose(worth: Mapping[str, float], number: int) -> list[str]:
     """Return the most valuable languages; each further one of a script counts for less."""
     chosen: list[str] = []
     used: Counter[str] = Counter()
-    while len(chosen) < min(number, len(langs)):
+    left = sorted(lang for lang in worth if worth[lang])
+    while left and len(chosen) < number:
         best = max(
-            (lang for lang in langs if lang not in chosen),
-            key=lambda lang: (
-                worth[lang] / (1 + _SAME_SCRIPT * used[script_of_language(lang)]),
-                lang,
-            ),
+            left, key=lambda lang: worth[lang] / (1 + _SAME_SCRIPT * used[script_of_language(lang)])
         )
         chosen.append(best)
+        left.remove(best)
         used[script_of_language(best)] += 1
     return chosen
 

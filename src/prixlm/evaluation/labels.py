@@ -55,7 +55,8 @@ class Answer:
     english: str  # or the name in another language if there is no English one
     own: str  # the withheld name
     text: str  # "" without an answer
-    score: float  # higher is surer
+    score: float  # confidence, or what the row has instead
+    order: float  # higher is surer; finer than the confidence, which has steps
 
     @property
     def is_right(self) -> bool:
@@ -89,13 +90,13 @@ class LabelTrial:
     def coverage(self, row: str, precision: float = PRECISION) -> float:
         """Return the largest share of names, surest first, of which this share is right."""
         answers = self.answers[row]
-        score = np.array([answer.score for answer in answers])
+        order = np.array([answer.order for answer in answers])
         right = np.array([answer.is_right and bool(answer.text) for answer in answers])
-        return coverage_at(score, right, precision)
+        return coverage_at(order, right, precision)
 
     def examples(self, number: int = 10) -> tuple[list[Answer], list[Answer]]:
         """Return right and wrong answers at even distances, from the surest to the least sure."""
-        ordered = sorted(self.answers[FUSED], key=lambda a: (-a.score, a.english))
+        ordered = sorted(self.answers[FUSED], key=lambda a: (-a.order, a.english))
         chosen = []
         for is_right in (True, False):
             some = [a for a in ordered if a.text and a.is_right == is_right]
@@ -200,13 +201,14 @@ def _answers(
     """Return the answers of every row for some things."""
     best = proposer.best(things)
     rows: dict[str, list[Answer]] = {row: [] for row in (TAKEN, RULES, ENGLISH, FUSED)}
-    for thing, (text, confidence) in zip(things, best, strict=True):
+    for thing, (text, confidence, order) in zip(things, best, strict=True):
         english = next((name for name, langs, _ in thing.names if pivot in langs), "")
         shown, own = english or thing.names[0][0], thing.own or ""
-        rows[TAKEN].append(Answer(shown, own, english, 1.0))
-        rows[RULES].append(Answer(shown, own, rules.write(english), 1.0))
-        rows[ENGLISH].append(Answer(shown, own, *proposer.write_one(english, pivot)))
-        rows[FUSED].append(Answer(shown, own, text, confidence))
+        rows[TAKEN].append(Answer(shown, own, english, 1.0, 1.0))
+        rows[RULES].append(Answer(shown, own, rules.write(english), 1.0, 1.0))
+        written, probability = proposer.write_one(english, pivot)
+        rows[ENGLISH].append(Answer(shown, own, written, probability, probability))
+        rows[FUSED].append(Answer(shown, own, text, confidence, order))
     return rows
 
 

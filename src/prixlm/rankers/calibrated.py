@@ -81,22 +81,18 @@ class CalibratedTrees:
         labels: Array,
         fold: Array,
         config: TreeConfig | None = None,
+        score: Array | None = None,
     ) -> "CalibratedTrees":
         """Grow trees on all rows; fit the probability on scores of trees grown on other folds.
 
         features_without: returns the features of all rows, (N, F), as they are counted without the
         labels of a fold, or with those of all rows for None.
         labels: (N,) bool. fold: (N,) the fold of each row, from 0.
+        score: (N,) what `cross_scores` returns for them, if that is known already.
         """
         config = config or TreeConfig()
-        score = np.zeros(len(labels))
-        for number in range(int(fold.max()) + 1):
-            rows = fold == number
-            # Features may be counted from labels, so they are made again without those of the fold.
-            features = features_without(number)
-            fitted = _fit_score(features[~rows], labels[~rows], config)
-            if rows.any():
-                score[rows] = _score(*fitted, features[rows])
+        if score is None:
+            score = cross_scores(features_without, labels, fold, config)
         isotonic = fit_probability(score, labels)
         trees, linear = _fit_score(features_without(None), labels, config)
         return cls(trees, isotonic, linear)
@@ -163,6 +159,24 @@ def _without_addresses(saved: bytes) -> bytes:
         for name, content in contents.items():
             out.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # dated 1980
     return buffer.getvalue()
+
+
+def cross_scores(
+    features_without: Callable[[int | None], Array],
+    labels: Array,
+    fold: Array,
+    config: TreeConfig | None = None,
+) -> Array:
+    """Return the score of every row by trees grown on the other folds, (N,): see `cross_fit`."""
+    score = np.zeros(len(labels))
+    for number in range(int(fold.max()) + 1):
+        rows = fold == number
+        # Features may be counted from labels, so they are made again without those of the fold.
+        features = features_without(number)
+        fitted = _fit_score(features[~rows], labels[~rows], config or TreeConfig())
+        if rows.any():
+            score[rows] = _score(*fitted, features[rows])
+    return score
 
 
 def _fit_score(features: Array, labels: Array, config: TreeConfig) -> tuple[Any, Any]:
