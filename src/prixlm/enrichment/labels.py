@@ -53,6 +53,8 @@ _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
 _TREES = TreeConfig(smooth=True)
 """A language may have few hundred linked names: trees alone order the surest ones badly."""
+_UNLIKE = 0.01
+"""Share of the concepts learnt from that fewer languages name than a proposal's concept may."""
 _COMPARED, _ALIKE = 300, 60
 """Names by which sources are compared, and the similarity (of 100) from which two are alike."""
 _SAME_SCRIPT = 0.1
@@ -187,6 +189,9 @@ class LabelProposer:
                 "none of its names is used in another language, and its linked names are too few "
                 "or too different from others to learn how it writes them."
             )
+        # Concepts that fewer languages name than almost all of these are unlike what is learnt.
+        num_langs = [_num_langs(thing) for thing in things]
+        self._fewest_langs = int(np.quantile(num_langs, _UNLIKE, method="lower"))
         kind = self._kind(things)
         # Without writers every sampled thing is cheap to ask.
         asked = np.flatnonzero(position < self.config.asked / max(1, len(things)))
@@ -284,13 +289,15 @@ class LabelProposer:
     def propose(self, progress: Progress | None = None) -> pa.Table:
         """Return names for every concept without one, the most confident first."""
         tables = []
-        self.num_unnamed = self.num_written_for = 0
+        self.num_unnamed = self.num_written_for = self.num_unlike = 0
         for batch in self._read(named=False):
             for start in range(0, len(batch), _BATCH_THINGS):
-                things = batch[start : start + _BATCH_THINGS]
+                asked = batch[start : start + _BATCH_THINGS]
+                things = [t for t in asked if _num_langs(t) >= self._fewest_langs]
+                self.num_unlike += len(asked) - len(things)
                 write = bool(self.sources) and self.num_written_for < self.config.written
                 tables.append(self._propose_some(things, write))
-                self.num_unnamed += len(things)
+                self.num_unnamed += len(asked)
                 self.num_written_for += write * len(things)
                 if progress is not None and write:
                     done = min(self.num_written_for, self.config.written)
@@ -394,6 +401,10 @@ class _Linked:
     rows: Array  # the thing of each pair
 
 
+def _num_langs(thing: Thing) -> int:
+    return sum(len(langs) for _, langs, _ in thing.names)
+
+
 def _worth(things: Sequence[Thing], pairs: Sequence[tuple[int, str]]) -> float:
     """Return about how many names of a source sound like those of the language.
 
@@ -463,6 +474,7 @@ def propose_language(
         "taken": table.num_rows - num_written,
         "written": num_written,
         "unnamed": proposer.num_unnamed,  # entities without a name
+        "unlike": proposer.num_unlike,  # of these, named by too few other languages to be judged
         "written_for": proposer.num_written_for,  # of these, those that names were written for
         "sources": proposer.sources,
         "ece": None if np.isnan(ece) else round(ece, 4),

@@ -299,10 +299,16 @@ def _label_sentence(labels: Mapping[str, Any]) -> str:
     sentence = ""
     if labels["names"]:
         sentence = f" Labels: {labels['taken']:,} taken over, {labels['written']:,} written."
-    if labels["sources"] and labels["written_for"] < labels["unnamed"]:
+    asked = labels["unnamed"] - labels["unlike"]
+    if labels["unlike"]:
         sentence += (
-            f" Names were written for {labels['written_for']:,} of {labels['unnamed']:,} entities "
-            "without one; --written takes more."
+            f" {labels['unlike']:,} entities have no proposal because fewer languages name them "
+            "than the entities it was learnt from."
+        )
+    if labels["sources"] and labels["written_for"] < asked:
+        sentence += (
+            f" Names were written for {labels['written_for']:,} of {asked:,} entities without one; "
+            "--written takes more."
         )
     return sentence
 
