@@ -7,6 +7,7 @@ exits with code 2. Our own invariants use `assert` instead.
 EXTRAS = {
     "model": (
         "accelerate",
+        "anyascii",
         "faiss",
         "jinja2",
         "matplotlib",

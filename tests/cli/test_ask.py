@@ -26,6 +26,14 @@ def test_complete_finds_the_object(toy_run: Path) -> None:
     assert "France · capital" in shown and "Paris" in shown
 
 
+def test_translate_writes_a_name_freely(toy_run: Path) -> None:
+    query = ("--from", "en", "--to", "ja", "--name", "Finland", "--free", "-k", 2, "--json")
+    shown = run_prixlm("translate", toy_run / "model", "--kb", toy_run / "kb", *query)
+    assert shown.returncode == 0, shown.stderr
+    names = json.loads(shown.stdout)
+    assert len(names) <= 2 and all(name["score"] <= 0 for name in names)
+
+
 def test_translate_asks_for_a_name_that_is_not_in_the_kb(toy_run: Path) -> None:
     query = ("--from", "en", "--to", "ja", "--name", "Finlnd", "-k", "1")
     shown = run_prixlm("translate", toy_run / "model", "--kb", toy_run / "kb", *query)
@@ -62,6 +70,8 @@ def test_a_file_of_queries_is_answered(toy_run: Path, tmp_path: Path) -> None:
         (["complete", *CAPITAL, "--queries", "q.tsv", "--out", "a.tsv"], "leave out --lang"),
         (["complete", *CAPITAL, "-k", "0"], "k 0: expected 1 or more"),
         (["translate", "--from", "en", "--name", "Finland"], "--to is missing"),
+        (["translate", "--free", "--from", "en", "--name", "Finland"], "--to is missing"),
+        (["translate", "--free", "--queries", "q.tsv", "--out", "a.tsv"], "--free takes one name"),
         (["translate", "--queries", "q.tsv", "--out", "a.xlsx"], "ends in .parquet"),
         (["link"], "pass --mention TEXT, or --mentions FILE with --out FILE"),
         (["link", "--mentions", "m.txt"], "pass --mention TEXT, or --mentions FILE"),

@@ -108,6 +108,7 @@ def test_proposals_are_tried_on_test_facts(
         (["probe", "--model", "x"], "--prompts, or a folder"),
         (["probe", "--model", "x", "--mlama", "y"], "expected mLAMA's layout"),
         (["enrich", "--kb", "k", "--langs", "et"], "is not a KB folder"),
+        (["labels", "--kb", "k", "--langs", "et"], "is not a KB folder"),
     ],
 )
 def test_a_wrong_argument_is_one_line(args: list[str], message: str, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prixlm import KB, PrixError, import_kb
 from prixlm.enrichment.labels import LabelConfig, LabelProposer, propose_labels
+from tests.enrichment.naming.test_chunks import SYLLABLES, spell
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_too_few_examples_and_bad_settings_are_refused(toy: KB, tmp_path: Path) 
         LabelConfig(fitted=10)
 
 
-def test_names_that_are_never_shared_are_told_from_too_few(tmp_path: Path) -> None:
+def test_a_word_that_is_always_translated_is_written_so(tmp_path: Path) -> None:
     links = [f"en\ttown {n}\tet\tlinn {n}" for n in range(150)]
     facts = [
         f"{lang}\t{name} {n}\tnear\t{name} {(n + 1) % 150}"
@@ -91,5 +93,63 @@ def test_names_that_are_never_shared_are_told_from_too_few(tmp_path: Path) -> No
     (tmp_path / "facts.tsv").write_text("lang\tsubject\trelation\tobject\n" + "\n".join(facts))
     (tmp_path / "links.tsv").write_text("lang_a\tname_a\tlang_b\tname_b\n" + "\n".join(links))
     kb = import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
-    with pytest.raises(PrixError, match="none of its names are also used in another language"):
-        LabelProposer(kb, "et")
+    proposer = LabelProposer(kb, "et")
+    assert proposer.sources == ["en"]
+    assert proposer.write_one("town 999", "en")[0].lower() == "linn 999"
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    """Russian spells the English name of 600 entities; it names three in four of them."""
+    folder = tmp_path_factory.mktemp("scripts")
+    label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+    generator = np.random.default_rng(0)
+    lines = []
+    for number in range(600):
+        word = "".join(generator.choice(SYLLABLES, 3))
+        entity = f"<http://x/{number}>"
+        lines += [f'{entity} {label} "{word.title()}"@en .', f'{entity} {label} "{word}"@de .']
+        if number % 4:
+            lines.append(f'{entity} {label} "{spell(word).title()}"@ru .')
+        if number < 120:  # names that no other language has
+            lines.append(f'<http://y/{number}> {label} "Ειδος {number}"@el .')
+        lines.append(f"{entity} <http://x/r> <http://x/{(number + 1) % 600}> .")
+        lines.append(f"{entity} <http://x/r> <http://y/{number % 120}> .")
+    (folder / "facts.nt").write_text("\n".join(lines) + "\n", "utf-8")
+    return import_kb([folder / "facts.nt"], folder / "kb", format="rdf")
+
+
+def test_names_are_written_in_another_script(scripts: KB) -> None:
+    table, summary = propose_labels(scripts, ["ru"], LabelConfig(min_confidence=0.5))
+    rows = table.to_pylist()
+    assert len({row["concept"] for row in rows}) > 100, "of 150 without a Russian name"
+    assert all(row["how"] == "written" and row["origin"] for row in rows)
+    right = [row["name"] == spell(row["source"].lower()).title() for row in rows]
+    assert np.mean(right) > 0.9
+    assert summary["ru"]["written"] == len(rows) and summary["ru"]["taken"] == 0
+    assert summary["ru"]["unnamed"] == 150 + 120
+    # Greek alone names 120 of them, and every concept it was learnt from has two other names.
+    assert summary["ru"]["unlike"] == 120 and summary["ru"]["written_for"] == 150
+
+
+def test_a_name_that_exists_is_never_proposed_over(scripts: KB) -> None:
+    table, _ = propose_labels(scripts, ["ru"], LabelConfig(min_confidence=0.0))
+    named = {int(key.rsplit("/")[-1]) % 4 for key in table["key"].to_pylist()}
+    assert named == {0}
+
+
+def test_equal_runs_propose_the_same(scripts: KB) -> None:
+    config = LabelConfig(min_confidence=0.3)
+    first, second = (propose_labels(scripts, ["ru"], config) for _ in range(2))
+    assert first[0].equals(second[0]) and first[1] == second[1]
+
+
+def test_a_limit_leaves_the_others_to_be_taken_over(scripts: KB) -> None:
+    _, summary = propose_labels(scripts, ["ru"], LabelConfig(written=0))
+    assert summary["ru"]["written_for"] == 0 and summary["ru"]["names"] == 0
+
+
+def test_a_language_without_a_link_says_so(scripts: KB) -> None:
+    _, summary = propose_labels(scripts, ["el"])
+    assert summary["el"]["names"] == 0 and summary["el"]["why"].startswith("0 of its named")
+    assert "Add links" in summary["el"]["why"]

@@ -75,6 +75,15 @@ def test_a_run_without_facts_tells_what_it_proposed_and_what_to_try() -> None:
     assert nothing.startswith("Proposed no facts or labels for Yoruba. No fact reached")
 
 
+def test_names_are_told_by_how_they_came_about() -> None:
+    figures = {"names": 5, "taken": 2, "written": 3, "unnamed": 97, "unlike": 7, "written_for": 50}
+    (text,) = proposal_sentences(manifest(labels={"yo": {**figures, "sources": ["en"]}}))
+    assert "Proposed 5 labels for Yoruba" in text
+    assert "Labels: 2 taken over, 3 written." in text
+    assert "7 entities have no proposal because fewer languages name them" in text
+    assert "written for 50 of 90 entities without one; --written takes more." in text
+
+
 def test_facts_labels_and_links_are_counted_by_language() -> None:
     config = {"into": ["et", "te"], "min_confidence": 0.0}
     counts = {"et": {"elsewhere": 1000, "usual": 43}}

@@ -88,6 +88,9 @@ def translate(
     beam: BeamSize = 50,
     new_only: NewOnly = False,
     description: Description = None,
+    free: Annotated[
+        bool, typer.Option("--free", help="Write a new name, whether the KB has it or not.")
+    ] = False,
     candidates: Candidates = None,
     queries: Queries = None,
     out: Out = None,
@@ -97,6 +100,12 @@ def translate(
 
     Example: [b]prixlm translate model --kb world --from en --to te --name Finland[/b]
     """
+    if free:
+        if queries is not None or candidates is not None or exact or new_only:
+            raise PrixError("--free takes one name: leave out files, --exact and --new-only.")
+        source, name, to = _check_query_options({"--from": source, "--name": name, "--to": to}, out)
+        _write_freely(model, kb, Query(source, name, None, to), k, beam, as_json)
+        return
     request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
     flags = {"--from": source, "--name": name, "--to": to}
     if queries is not None:
@@ -104,6 +113,24 @@ def translate(
         return
     source, name, to = _check_query_options(flags, out)
     request.answer(Query(source, name, None, to, description))
+
+
+def _write_freely(model: Path, kb: Path, query: Query, k: int, beam: int, as_json: bool) -> None:
+    """Print names that no candidate restricts."""
+    from prixlm.decoding.completer import Completer
+    from prixlm.decoding.free import FreeWriter
+    from prixlm.reports.console import print_answers
+    from prixlm.types import Answer
+
+    with progress_bar() as progress:
+        completer = Completer(model, kb, progress)
+    completer.encode(query)  # refuses a query that cannot be asked
+    [names] = FreeWriter(completer).write([query], k, beam)
+    if as_json:
+        print_json([{"name": name, "score": score} for name, score in names])
+        return
+    answers = [Answer(-1, name, score, rank) for rank, (name, score) in enumerate(names, 1)]
+    print_answers(console(), f"{query.subject} · {query.to}, written freely", answers)
 
 
 def _search_config(k: int, exact: bool, beam: int, new_only: bool) -> "SearchConfig":

@@ -78,6 +78,12 @@ def enrich(
     labels: Annotated[
         bool, typer.Option("--labels/--no-labels", help="Propose names for entities without one.")
     ] = True,
+    written: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Write names anew for N entities of a language; 0: only take over."
+        ),
+    ] = 5_000,
     pivot: Annotated[
         str, typer.Option(metavar="CODE", help="Language that links are proposed into.")
     ] = "en",
@@ -109,6 +115,7 @@ def enrich(
         relations=None if relations is None else tuple(r.strip() for r in relations.split(",")),
         limit=limit,
         labels=labels,
+        written=written,
         pivot=pivot,
         missing=GapConfig(usual=usual),
     )

@@ -252,6 +252,34 @@ def evaluate_enrich(
     show_tables(trial_tables(trials), "enrich", to, as_json)
 
 
+def evaluate_labels(
+    kb: Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder with links.")],
+    langs: Annotated[str, typer.Option(metavar="CODES", help="Languages.")],
+    split: Annotated[
+        str, typer.Option(help="test, or valid to choose settings by another fifth.")
+    ] = "test",
+    examples: Annotated[
+        int, typer.Option(metavar="N", help="Also N right and N wrong names of each language.")
+    ] = 0,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """Labels: withhold a fifth of a language's names, and propose them as `enrich` would.
+
+    Example: [b]prixlm evaluate labels --kb kb --langs el,ja[/b]
+    """
+    from prixlm.evaluation.labels import evaluate_labels as evaluate
+    from prixlm.kb.store import KB
+    from prixlm.reports.console import print_label_examples
+
+    with progress_bar() as progress:
+        result = evaluate(KB(kb), parse_codes(langs), split=split, progress=progress)
+    show_tables(result.tables(), "labels", to, as_json)
+    if examples and not as_json:
+        for trial in result.trials:
+            print_label_examples(console(), trial.lang, *trial.examples(examples))
+
+
 def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_json: bool) -> None:
     """Print result tables, and write them to a folder if one is given."""
     from prixlm.reports.console import print_tables
@@ -281,6 +309,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "bli": evaluate_bli,
     "probe": evaluate_probe,
     "enrich": evaluate_enrich,
+    "labels": evaluate_labels,
 }
 evaluate_app = typer.Typer(
     help="Measure models on one of the paper's tasks, with your data.", no_args_is_help=True

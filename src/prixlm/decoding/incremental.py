@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from prixlm.arrays import rank_in_group
+from prixlm.lm.encoding import ROLES
 from prixlm.lm.model import PrixLM, attention_mask
 from prixlm.types import Array
 
@@ -33,6 +34,9 @@ _BLOCK_ROWS = 1024
 _BLOCK_PIECES = 4096
 """Fewest columns in a block of logits (pieces of the vocabulary). The block of 1024 rows and 4096
 columns fits into a processor's cache; a batch with fewer rows takes more columns."""
+
+_BEST_ROWS = 64
+"""Rows of logits that are held over the whole vocabulary at once."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,25 @@ class Stepper:
         return self.num_entries + np.arange(count)
 
     @torch.no_grad()
+    def best_first(self, number: int, banned: Array) -> tuple[Array, Array]:
+        """Return the most probable tokens right after each prefix, and their log P: (B, number).
+
+        banned: tokens that count as impossible.
+        """
+        return self._best(self.first_states, number, banned)
+
+    @torch.no_grad()
+    def extend_best(self, new: NewTokens, number: int, banned: Array) -> tuple[Array, Array]:
+        """Add tokens; return the most probable tokens after each, and their log P: (M, number)."""
+        return self._best(self._extend(new), number, banned)
+
+    @torch.no_grad()
     def extend(self, new: NewTokens, asked: Asked) -> Array:
         """Add tokens as entries; return the log-probabilities asked for, (S,)."""
+        return self._score(self._extend(new), asked.row, asked.token)
+
+    def _extend(self, new: NewTokens) -> Tensor:
+        """Add tokens as entries; return their last states, (M, H)."""
         entries = self.next_entries(len(new.token))
         self.num_entries += len(entries)
         self._reserve(self.num_entries)
@@ -130,7 +151,28 @@ class Stepper:
             self._run(new, entries, slice(start, start + _BLOCK_ROWS))
             for start in range(0, len(entries), _BLOCK_ROWS)
         ]
-        return self._score(torch.cat(states), asked.row, asked.token)
+        return torch.cat(states)
+
+    def _best(self, states: Tensor, number: int, banned: Array) -> tuple[Array, Array]:
+        """Return the tokens of highest P(token | state) and their log P: (M, number) each.
+
+        The end of a name is always among them: a search needs it, however improbable it is.
+        """
+        weight, bias = self.model.decoder()
+        states = self.model.transform(states)
+        eos = self.model.encoder.id(ROLES[-1])
+        number = min(number, len(weight))
+        tokens, scores = [], []
+        for start in range(0, len(states), _BEST_ROWS):
+            logits = torch.addmm(bias, states[start : start + _BEST_ROWS], weight.T).float()
+            logs = torch.log_softmax(logits, dim=-1)  # (rows, V)
+            logs[:, _tensor(banned, self.device)] = float("-inf")
+            score, token = logs.topk(number, dim=-1)
+            has_end = (token == eos).any(-1)
+            token[~has_end, -1], score[~has_end, -1] = eos, logs[~has_end, eos]
+            tokens.append(token.cpu().numpy())
+            scores.append(score.cpu().numpy())
+        return np.concatenate(tokens), np.concatenate(scores)
 
     @property
     def num_bytes(self) -> int:

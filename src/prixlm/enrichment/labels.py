@@ -1,54 +1,100 @@
-"""Label proposals: names of other languages for concepts that a language has no name for.
+"""Label proposals: names for concepts that a language has no name for.
 
-    table, summary = propose_labels(kb, ["et"], LabelConfig())
+    table, summary = propose_labels(kb, ["et", "el"], LabelConfig())
 
-Languages of one script share many names, above all those of people and companies. How likely a
-language is to use another language's name is learnt from the concepts that it does name: how often
-it agrees with each other language, and how many of the others use the same name. A name in another
-script is never proposed (that would need transliteration), and no name is made up.
+A name is *taken* over from a language of the same script, or *written* anew from the names in all
+other languages by what linked names teach. Both kinds are candidates of one fit (see `naming`):
+trees learn from the concepts that the language does name which candidate is its own name, and
+isotonic regression makes a probability of their score. Writers that are asked for the fit have not
+read the concept that they are asked for. Nothing is proposed without a name in another language,
+nor where a name exists.
+
+Memory does not grow with the KB: the fit reads a sample, and proposals are made batch by batch.
 
 Dimension letters: N candidate names, a few of each concept.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from prixlm.arrays import group_starts, random_positions
+from prixlm.arrays import random_positions, rank_in_group
+from prixlm.enrichment.naming.candidates import Candidates, Kinds, Lexicon, Namer, Thing, is_taken
+from prixlm.enrichment.naming.writing import Examples, NameWriter
+from prixlm.entities.romanise import romanise
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.languages import script_of_language, script_of_text
+from prixlm.languages import script_of_language
 from prixlm.metrics import Reliability, reliability
 from prixlm.proposals.tables import LABEL_SCHEMA
-from prixlm.rankers.calibrated import CalibratedTrees
-from prixlm.types import Array
+from prixlm.rankers.calibrated import (
+    CalibratedTrees,
+    TreeConfig,
+    cross_scores,
+    fit_probability,
+)
+from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
-_BATCH_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 14
+_BATCH_THINGS = 500
 _MIN_CONCEPTS = 100
+_NUM_FOLDS = 4
+_LEXICON_NAMES = 200_000
+"""Names of the language whose words are known words."""
+_MOSTLY_TAKEN = 0.5
+"""Share of names taken over from which on none are written: that would add little for its time."""
 _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
+_TREES = TreeConfig(smooth=True)
+"""A language may have few hundred linked names: trees alone order the surest ones badly."""
+_UNLIKE = 0.01
+"""Share of the concepts learnt from that fewer languages name than a proposal's concept may."""
+_COMPARED, _ALIKE = 300, 60
+"""Names by which sources are compared, and the similarity (of 100) from which two are alike."""
+_SAME_SCRIPT = 0.1
+"""How much less a further source of the same script is worth: what it says is more alike."""
+NUM_HIDDEN = 5
+"""Parts of the concepts, by a hash of their id; an evaluation hides some of them."""
 
+_ORDER = [("confidence", "descending"), ("concept", "ascending"), ("name", "ascending")]
+_HASH = "((concept * 2654435761) % 4294967296)"
+_OWN = f"""
+    SELECT concept, min(name) AS name FROM entities
+    WHERE lang = $lang AND NOT list_contains($hidden, {_HASH} % {NUM_HIDDEN}) GROUP BY concept
+"""
 # Names in other languages, grouped by concept: either of concepts that the language names too (a
 # sample of one in $every, by a hash of their id), or of concepts that it does not name.
-_CANDIDATES = """
-    WITH own AS (
-        SELECT concept, min(name) AS name FROM entities WHERE lang = $lang GROUP BY concept
-    )
+_NAMES = f"""
+    WITH own AS ({_OWN})
     SELECT e.concept, e.name, list(DISTINCT e.lang ORDER BY e.lang), min(e.key), any_value(o.name)
     FROM entities e LEFT JOIN own o USING (concept)
     WHERE e.lang <> $lang AND (o.name IS NOT NULL) = $named
-        AND ($named = FALSE OR (e.concept * 2654435761) % 4294967296 % $every = 0)
+        AND ($named = FALSE OR ({_HASH.replace("concept", "e.concept")} // 4096) % $every = 0)
     GROUP BY e.concept, e.name ORDER BY e.concept, e.name
 """
-_AGREEMENT = """
+_AGREEMENT = f"""
+    WITH own AS ({_OWN})
     SELECT y.lang, count(*), count(*) FILTER (x.name = y.name)
-    FROM entities x JOIN entities y ON x.concept = y.concept
-    WHERE x.lang = $lang AND y.lang <> $lang GROUP BY y.lang
+    FROM own x JOIN entities y ON x.concept = y.concept WHERE y.lang <> $lang GROUP BY y.lang
+"""
+_LINKED = f"""
+    WITH own AS ({_OWN})
+    SELECT count(DISTINCT o.concept) FROM own o JOIN entities e USING (concept)
+    WHERE e.lang <> $lang
+"""
+_KINDS = """
+    SELECT DISTINCT concept, relation, role FROM (
+        SELECT a.concept, t.relation, 0 AS role FROM asked a
+        JOIN entities e USING (concept) JOIN triples t ON t.subject = e.id
+        UNION ALL SELECT a.concept, t.relation, 1 AS role FROM asked a
+        JOIN entities e USING (concept) JOIN triples t ON t.object = e.id
+    ) ORDER BY ALL
 """
 
 
@@ -57,7 +103,12 @@ class LabelConfig:
     """Which labels are proposed."""
 
     min_confidence: float = 0.5  # leave out names below it
-    fitted: int = 20_000  # concepts that the confidence is learnt from, approximately at most
+    answers: int = 3  # most names of a concept
+    fitted: int = 20_000  # concepts that rates of names taken over are counted from, about
+    learnt: int = 8_000  # linked names that each writer learns from, at most
+    asked: int = 4_000  # concepts that writers are tried on to fit the confidence, at most
+    sources: int = 6  # languages that names are written from, at most
+    written: int = 5_000  # concepts that names are written for, at most; the others: taken over
     seed: int = 0  # of the drawn concepts
 
     def __post_init__(self) -> None:
@@ -65,183 +116,372 @@ class LabelConfig:
             raise PrixError(f"--min-confidence {self.min_confidence}: expected 0 to 1.")
         if self.fitted < _MIN_CONCEPTS:
             raise PrixError(f"fitted {self.fitted}: expected {_MIN_CONCEPTS} concepts or more.")
-
-
-class _Row(NamedTuple):
-    """A row of `_CANDIDATES`."""
-
-    concept: int
-    name: str
-    langs: list[str]  # that use this name
-    key: str
-    own_name: str | None  # of the language itself
-
-
-@dataclass(frozen=True)
-class _Candidates:
-    """Candidate names, concept by concept."""
-
-    concept: Array  # (N,) ascending
-    name: list[str]
-    langs: list[list[str]]  # that use this name
-    key: list[str]
-    is_right: Array  # (N,) whether it is the language's own name; False where that is unknown
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[_Row]) -> "_Candidates":
-        """Turn rows into columns."""
-        return cls(
-            np.array([row.concept for row in rows], np.int64),
-            [row.name for row in rows],
-            [row.langs for row in rows],
-            [row.key for row in rows],
-            np.array([row.name == row.own_name for row in rows], bool),
-        )
+        for name in ("answers", "learnt", "asked"):
+            if getattr(self, name) < 1:
+                raise PrixError(f"{name} {getattr(self, name)}: expected 1 or more.")
+        for name in ("sources", "written"):
+            if getattr(self, name) < 0:
+                raise PrixError(f"{name} {getattr(self, name)}: expected 0 or more.")
 
 
 class LabelProposer:
     """Proposes names for the concepts that one language does not name."""
 
-    def __init__(self, kb: KB, lang: str, config: LabelConfig | None = None) -> None:
+    def __init__(
+        self,
+        kb: KB,
+        lang: str,
+        config: LabelConfig | None = None,
+        hidden: Sequence[int] = (),
+    ) -> None:
+        """Learn how the language names things.
+
+        hidden: parts of the concepts (of NUM_HIDDEN) whose names in the language are not read, as
+        if it had none. That is for evaluation.
+        """
         self.kb, self.lang, self.config = kb, lang, config or LabelConfig()
-        self._num_named = len(kb.entity_range(lang))  # refuses a language that the KB lacks
+        kb.entity_range(lang)  # refuses a language that the KB lacks
+        self._asked = {"lang": lang, "hidden": list(hidden)}
         script = script_of_language(lang)
         self._scripts = _SCRIPTS.get(script, (script,))
+        things = self._sample()
         # How often the language uses the name of each other language. Two pseudo-counts lower the
         # rate of languages that share few concepts with it.
-        rows = kb.query(_AGREEMENT, {"lang": lang}).fetchall()
+        rows = kb.query(_AGREEMENT, self._asked).fetchall()
         self._rate = {other: same / (both + 2) for other, both, same in rows}
+        self.sources: list[str] = []  # languages that names are written from
         self.reliability: Reliability
-        self._fit()
+        self._fit(things)
 
-    def _fit(self) -> None:
-        """Learn the confidence from concepts that the language names, and measure it on others."""
-        every = max(1, self._num_named // self.config.fitted)
-        candidates = _Candidates.from_rows(
-            [row for rows in self._read(named=True, every=every) for row in rows]
-        )
-        is_right = candidates.is_right
-        concepts, row = np.unique(candidates.concept, return_inverse=True)
-        # The manifest of a run quotes these sentences.
-        if len(concepts) < _MIN_CONCEPTS:
+    def _sample(self) -> list[Thing]:
+        """Return concepts that the language names, each with its names in other languages."""
+        [(num_linked,)] = self.kb.query(_LINKED, self._asked).fetchall()
+        if num_linked < _MIN_CONCEPTS:
+            # The manifest of a run quotes these sentences.
             raise PrixError(
-                f"{len(concepts)} of its named entities have a name of the same script in another "
-                f"language: too few to learn from (expected {_MIN_CONCEPTS}). Names are taken "
-                "over from languages of the same script."
+                f"{num_linked:,} of its named entities have a name in another language: too few to "
+                f"learn from (expected {_MIN_CONCEPTS}). Add links between this language and "
+                "others."
             )
-        if not is_right.any() or is_right.all():
-            share = "all" if is_right.all() else "none"
+        every = max(1, num_linked // self.config.fitted)
+        return [thing for batch in self._read(named=True, every=every) for thing in batch]
+
+    def _lexicon(self, without: Sequence[Thing] = ()) -> Lexicon:
+        """Return the words of the language's names, but for those of some things."""
+        left_out = {thing.concept for thing in without}
+        return Lexicon(name for concept, name in self._names() if concept not in left_out)
+
+    def _names(self) -> list[tuple[int, str]]:
+        sql = f"SELECT concept, name FROM ({_OWN}) ORDER BY {_HASH}, concept LIMIT {_LEXICON_NAMES}"
+        return self.kb.query(sql, self._asked).fetchall()
+
+    def _fit(self, things: list[Thing]) -> None:
+        """Learn writers and the confidence, which is measured on concepts that were not read."""
+        position = random_positions(len(things), self.config.seed)
+        fold = (position * _NUM_FOLDS).astype(np.int64)
+        taken = np.array([is_taken(thing) for thing in things])
+        examples: dict[str, _Linked] = {}
+        if self.config.sources and taken.mean() < _MOSTLY_TAKEN:
+            examples = self._examples(things, position)
+            self.sources = list(examples)
+        if not taken.any() and not examples:
             raise PrixError(
-                f"{share} of its names are also used in another language, so there is nothing to "
-                "learn from about which ones it takes over."
+                "none of its names is used in another language, and its linked names are too few "
+                "or too different from others to learn how it writes them."
             )
-        # A random half of the concepts grows the trees, a quarter fits the probability, and a
-        # quarter measures it.
-        position = random_positions(len(concepts), self.config.seed)[row]
-        features = self._features(candidates)
-        self._model = CalibratedTrees.fit(
-            features,
-            is_right,
-            grow=position < 0.5,
-            calibrate=(position >= 0.5) & (position < 0.75),
+        # Concepts that fewer languages name than almost all of these are unlike what is learnt.
+        num_langs = [_num_langs(thing) for thing in things]
+        self._fewest_langs = int(np.quantile(num_langs, _UNLIKE, method="lower"))
+        kind = self._kind(things)
+        # Without writers every sampled thing is cheap to ask.
+        asked = np.flatnonzero(position < self.config.asked / max(1, len(things)))
+        if not examples:
+            asked = np.arange(len(things))
+        parts = [
+            self._ask_fold(things, kind, fold, asked[fold[asked] == number], number, examples)
+            for number in range(_NUM_FOLDS)
+        ]
+        folds = np.concatenate([np.full(len(p.concept), n) for n, p in enumerate(parts)])
+        features = np.concatenate([part.features for part in parts])
+        is_right = np.concatenate([part.is_right for part in parts])
+        concept = np.concatenate([part.concept for part in parts])
+        self._check_examples(is_right, folds)
+        # The first name of a concept is more often right than a second one of the same score, so
+        # its probability is fitted on first names alone.
+        score = cross_scores(lambda _: features, is_right, folds, _TREES)
+        first = _best_rows(concept, score, 1)
+        held = folds[first] == _NUM_FOLDS - 1
+        tried = fit_probability(score[first][~held], is_right[first][~held])
+        self.reliability = reliability(tried.predict(score[first][held]), is_right[first][held])
+        self._first = fit_probability(score[first], is_right[first])
+        self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES, score)
+        writers = {lang: NameWriter(linked.examples) for lang, linked in examples.items()}
+        self._namer = Namer(
+            self._scripts, self._rate, writers, self._lexicon(), Kinds(kind, things)
         )
-        measured = position >= 0.75
-        confidence = self._model.probability(features[measured])
-        best = _best_rows(candidates.concept[measured], confidence)
-        self.reliability = reliability(confidence[best], is_right[measured][best])
 
-    def propose(self) -> pa.Table:
-        """Return the best name of every concept without one, the most confident first."""
-        tables = [self._propose_some(rows) for rows in self._read(named=False)]
-        order = [("confidence", "descending"), ("concept", "ascending")]
-        return pa.concat_tables([LABEL_SCHEMA.empty_table(), *tables]).sort_by(order)
+    def _check_examples(self, is_right: Array, folds: Array) -> None:
+        if not len(is_right) or any(
+            not is_right[folds != number].any() or is_right[folds != number].all()
+            for number in range(_NUM_FOLDS)
+        ):
+            share = "all" if len(is_right) and is_right.all() else "almost none"
+            raise PrixError(
+                f"{share} of its linked names can be told from the names in other languages, so "
+                "there is nothing to learn from about how it names things."
+            )
 
-    def _propose_some(self, rows: Sequence[_Row]) -> pa.Table:
-        candidates = _Candidates.from_rows(rows)
-        confidence = self._model.probability(self._features(candidates))
-        best = _best_rows(candidates.concept, confidence)
+    def _examples(self, things: Sequence[Thing], position: Array) -> "dict[str, _Linked]":
+        """Return linked names of the languages that teach most about this one's spelling."""
+        names: dict[str, list[tuple[int, str]]] = {}
+        for row, thing in enumerate(things):
+            for name, langs, _ in thing.names:
+                for lang in langs:
+                    names.setdefault(lang, []).append((row, name))
+        # The first ones by `position` are a random sample.
+        chosen = {
+            lang: sorted(pairs, key=lambda pair: position[pair[0]])[: self.config.learnt]
+            for lang, pairs in names.items()
+            if len(pairs) >= _MIN_CONCEPTS
+        }
+        worth = {lang: _worth(things, pairs) for lang, pairs in chosen.items()}
+        found: dict[str, _Linked] = {}
+        for lang in _choose(worth, self.config.sources):
+            pairs = [(name, things[row].own or "") for row, name in chosen[lang]]
+            rows = np.array([row for row, _ in chosen[lang]])
+            found[lang] = _Linked(Examples(pairs, self._scripts), rows)
+        return found
+
+    def _ask_fold(
+        self,
+        things: Sequence[Thing],
+        kind: Sequence[Sequence[int]],
+        fold: Array,
+        asked: Array,
+        number: int,
+        examples: "dict[str, _Linked]",
+    ) -> Candidates:
+        """Return candidates of a fold's things, by writers that have read the other folds only."""
+        writers = {
+            lang: NameWriter(linked.examples, np.flatnonzero(fold[linked.rows] != number).tolist())
+            for lang, linked in examples.items()
+        }
+        # Nor may the words and the kinds of their own names be known.
+        inside, outside = (
+            np.flatnonzero(mask).tolist() for mask in (fold == number, fold != number)
+        )
+        lexicon = self._lexicon([things[row] for row in inside])
+        kinds = Kinds([kind[row] for row in outside], [things[row] for row in outside])
+        namer = Namer(self._scripts, self._rate, writers, lexicon, kinds)
+        rows = asked.tolist()
+        return namer.candidates([things[row] for row in rows], [kind[row] for row in rows])
+
+    def _kind(self, things: Sequence[Thing]) -> list[list[int]]:
+        """Return the relations of each thing, as subject (even) and as object (odd)."""
+        concepts = pa.table({"concept": pa.array([t.concept for t in things], pa.int64())})
+        rows = self.kb.join_table(concepts, _KINDS)
+        kind: dict[int, list[int]] = {}
+        columns = (rows[name].to_pylist() for name in ("concept", "relation", "role"))
+        for concept, relation, role in zip(*columns, strict=True):
+            kind.setdefault(concept, []).append(2 * relation + role)
+        return [kind.get(thing.concept, []) for thing in things]
+
+    def propose(self, progress: Progress | None = None) -> pa.Table:
+        """Return names for every concept without one, the most confident first."""
+        tables = []
+        self.num_unnamed = self.num_written_for = self.num_unlike = 0
+        for batch in self._read(named=False):
+            for start in range(0, len(batch), _BATCH_THINGS):
+                asked = batch[start : start + _BATCH_THINGS]
+                things = [t for t in asked if _num_langs(t) >= self._fewest_langs]
+                self.num_unlike += len(asked) - len(things)
+                write = bool(self.sources) and self.num_written_for < self.config.written
+                tables.append(self._propose_some(things, write))
+                self.num_unnamed += len(asked)
+                self.num_written_for += write * len(things)
+                if progress is not None and write:
+                    done = min(self.num_written_for, self.config.written)
+                    progress(f"names in {self.lang}", done, self.config.written)
+        return pa.concat_tables([LABEL_SCHEMA.empty_table(), *tables]).sort_by(_ORDER)
+
+    def ask(self, things: Sequence[Thing], *, write: bool = True) -> tuple[Candidates, Array]:
+        """Return the candidates of some things, and the confidence of each: (N,)."""
+        namer = self._namer if write else replace(self._namer, writes=False)
+        candidates = namer.candidates(things, self._kind(things))
+        score = self._model.score(candidates.features)
+        confidence = self._model.calibrate(score)
+        first = _best_rows(candidates.concept, score, 1)
+        if len(first):
+            confidence[first] = self._first.predict(score[first])
+            # A concept has one name: what the first one has is not left for the others.
+            _, group = np.unique(candidates.concept, return_inverse=True)
+            left = 1 - confidence[first][group]  # `first` has one row for each concept, in order
+            is_other = np.ones(len(score), bool)
+            is_other[first] = False
+            confidence[is_other] = np.minimum(confidence, left)[is_other]
+        return candidates, confidence
+
+    def best(self, things: Sequence[Thing]) -> list[tuple[str, float, float]]:
+        """Return the best name of each thing, its confidence and its score; "" without any.
+
+        The confidence has steps; the score orders names of one step, too.
+        """
+        candidates, confidence = self.ask(things)
+        best = _best_rows(candidates.concept, confidence, 1)
+        score = self._model.score(candidates.features)
+        found = {
+            int(candidates.concept[row]): (
+                candidates.text[row],
+                float(confidence[row]),
+                float(score[row]),
+            )
+            for row in best
+        }
+        return [found.get(thing.concept, ("", 0.0, -np.inf)) for thing in things]
+
+    def write_one(self, name: str, lang: str) -> tuple[str, float]:
+        """Return the first answer of one source's writer and its probability; "" and 0 if none."""
+        writer = self._namer.writers.get(lang)
+        written = writer.write(name)[:1] if writer and name else []
+        for answer in written:
+            return self._namer.lexicon.casing.variants(answer.text)[0], answer.probability
+        return "", 0.0
+
+    def lexicon_names(self) -> list[str]:
+        """Return names of the language, a sample of them if there are many."""
+        return [name for _, name in self._names()]
+
+    def _propose_some(self, things: Sequence[Thing], write: bool) -> pa.Table:
+        candidates, confidence = self.ask(things, write=write)
+        best = _best_rows(candidates.concept, confidence, self.config.answers)
         best = best[confidence[best] >= self.config.min_confidence]
+        keys = {thing.concept: min(key for _, _, key in thing.names) for thing in things}
         columns = {
             "lang": [self.lang] * len(best),
             "concept": candidates.concept[best],
-            "key": [candidates.key[row] for row in best],
-            "name": [candidates.name[row] for row in best],
+            "key": [keys[concept] for concept in candidates.concept[best].tolist()],
+            "name": [candidates.text[row] for row in best],
             "confidence": np.round(confidence[best], 6),
-            "origin": [candidates.langs[row] for row in best],
+            "origin": [candidates.origin[row] for row in best],
+            "source": [candidates.source[row] for row in best],
+            "how": np.where(candidates.is_taken[best], "taken", "written").tolist(),
         }
         arrays = [pa.array(columns[field.name], field.type) for field in LABEL_SCHEMA]
         return pa.Table.from_arrays(arrays, schema=LABEL_SCHEMA)
 
-    def _read(self, *, named: bool, every: int = 1) -> Iterator[list[_Row]]:
-        """Yield candidates in the language's script, batch by batch, whole concepts in each."""
-        parameters = {"lang": self.lang, "named": named, "every": every}
-        pending: list[_Row] = []
-        for batch in self.kb.stream(_CANDIDATES, _BATCH_ROWS, parameters):
+    def unnamed(self) -> Iterator[list[Thing]]:
+        """Yield the concepts without a name in the language, batch by batch."""
+        yield from self._read(named=False)
+
+    def _read(self, *, named: bool, every: int = 1) -> Iterator[list[Thing]]:
+        """Yield things with their names in other languages, batch by batch."""
+        pending: Thing | None = None
+        asked = {**self._asked, "named": named, "every": every}
+        for batch in self.kb.stream(_NAMES, _BATCH_ROWS, asked):
+            things: list[Thing] = []
             columns = (column.to_pylist() for column in batch.columns)
-            pending += (_Row(*values) for values in zip(*columns, strict=True))
-            # The next batch may have more names of the last concept: it waits.
-            last = pending[-1].concept
-            end = len(pending)
-            while end and pending[end - 1].concept == last:
-                end -= 1
-            if end:
-                yield [row for row in pending[:end] if self._can_read(row.name)]
-                pending = pending[end:]
-        if pending:
-            yield [row for row in pending if self._can_read(row.name)]
+            for concept, name, langs, key, own in zip(*columns, strict=True):
+                # The next batch may have more names of the last concept: it waits.
+                if pending is None or pending.concept != concept:
+                    if pending is not None:
+                        things.append(pending)
+                    pending = Thing(concept, [], own)
+                pending.names.append((name, langs, key))
+            if things:
+                yield things
+        if pending is not None:
+            yield [pending]
 
-    def _can_read(self, name: str) -> bool:
-        """Return whether a name is in a script of the language, or has no letters at all."""
-        script = script_of_text(name)
-        return script in self._scripts if script else not any(map(str.isalpha, name))
 
-    def _features(self, candidates: _Candidates) -> Array:
-        """Return what tells whether the language uses a name: (N, 6)."""
-        if not len(candidates.concept):
-            return np.zeros((0, 6))
-        rates = [[self._rate.get(lang, 0.0) for lang in langs] for langs in candidates.langs]
-        best_rate = np.array([max(row) for row in rates])
-        total_rate = np.array([sum(row) for row in rates])
-        num_langs = np.array([len(row) for row in rates])
-        # Sums over all candidates of a concept; `group` is the concept's number for each row.
-        _, group = np.unique(candidates.concept, return_inverse=True)
-        rate_of_all = np.bincount(group, total_rate)[group]
-        langs_of_all = np.bincount(group, num_langs)[group]
-        columns = [
-            best_rate,
-            total_rate / np.maximum(rate_of_all, 1e-9),
-            num_langs / langs_of_all,
-            np.log1p(num_langs),
-            np.bincount(group)[group],  # names to choose from
-            np.array([len(name) for name in candidates.name]),
-        ]
-        return np.stack(columns, axis=1)
+@dataclass(frozen=True)
+class _Linked:
+    """Linked names of one source language."""
+
+    examples: Examples
+    rows: Array  # the thing of each pair
+
+
+def _num_langs(thing: Thing) -> int:
+    return sum(len(langs) for _, langs, _ in thing.names)
+
+
+def _worth(things: Sequence[Thing], pairs: Sequence[tuple[int, str]]) -> float:
+    """Return about how many names of a source sound like those of the language.
+
+    pairs: positions of things, and their names in the source.
+    """
+    from rapidfuzz import fuzz
+
+    some = pairs[:_COMPARED]
+    own = romanise([things[row].own or "" for row, _ in some])
+    others = romanise([name for _, name in some])
+    alike = [fuzz.ratio(a, b) >= _ALIKE for a, b in zip(own, others, strict=True)]
+    return len(pairs) * sum(alike) / len(some)
+
+
+def _choose(worth: Mapping[str, float], number: int) -> list[str]:
+    """Return the most valuable languages; each further one of a script counts for less."""
+    chosen: list[str] = []
+    used: Counter[str] = Counter()
+    left = sorted(lang for lang in worth if worth[lang])
+    while left and len(chosen) < number:
+        best = max(
+            left, key=lambda lang: worth[lang] / (1 + _SAME_SCRIPT * used[script_of_language(lang)])
+        )
+        chosen.append(best)
+        left.remove(best)
+        used[script_of_language(best)] += 1
+    return chosen
 
 
 def propose_labels(
-    kb: KB, langs: Sequence[str], config: LabelConfig | None = None
+    kb: KB,
+    langs: Sequence[str],
+    config: LabelConfig | None = None,
+    progress: Progress | None = None,
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Return label proposals for several languages, and a summary by language.
 
-    The summary has the number of names and the calibration error, or the reason why a language has
-    none, such as a script of its own.
+    The summary has the number of names, by whether they are taken over or written, and the
+    calibration error; or the reason why a language has none, such as no links.
     """
     tables, summary = [LABEL_SCHEMA.empty_table()], {}
     for lang in langs:
-        try:
-            proposer = LabelProposer(kb, lang, config)
-        except PrixError as error:
-            logger.info("no labels for %s: %s", lang, error)
-            summary[lang] = {"names": 0, "why": str(error)}
-            continue
-        tables.append(proposer.propose())
-        ece = round(proposer.reliability.ece, 4)
-        summary[lang] = {"names": tables[-1].num_rows, "ece": ece}
-    order = [("lang", "ascending"), ("confidence", "descending"), ("concept", "ascending")]
+        table, summary[lang] = propose_language(kb, lang, config, progress)
+        tables.append(table)
+    order = [("lang", "ascending"), *_ORDER]
     return pa.concat_tables(tables).sort_by(order), summary
 
 
-def _best_rows(concept: Array, confidence: Array) -> Array:
-    """Return the row of the most confident candidate of each concept."""
+def propose_language(
+    kb: KB,
+    lang: str,
+    config: LabelConfig | None = None,
+    progress: Progress | None = None,
+) -> tuple[pa.Table, dict[str, Any]]:
+    """Return the label proposals of one language, and their summary."""
+    config = config or LabelConfig()
+    try:
+        proposer = LabelProposer(kb, lang, config)
+    except PrixError as error:
+        logger.info("no labels for %s: %s", lang, error)
+        return LABEL_SCHEMA.empty_table(), {"names": 0, "why": str(error)}
+    table = proposer.propose(progress)
+    num_written = table["how"].to_pylist().count("written")
+    ece = proposer.reliability.ece
+    return table, {
+        "names": table.num_rows,
+        "taken": table.num_rows - num_written,
+        "written": num_written,
+        "unnamed": proposer.num_unnamed,  # entities without a name
+        "unlike": proposer.num_unlike,  # of these, named by too few other languages to be judged
+        "written_for": proposer.num_written_for,  # of these, those that names were written for
+        "sources": proposer.sources,
+        "ece": None if np.isnan(ece) else round(ece, 4),
+    }
+
+
+def _best_rows(concept: Array, confidence: Array, number: int) -> Array:
+    """Return the rows of the most confident candidates of each concept."""
     order = np.lexsort((-confidence, concept))
-    return np.asarray(order[group_starts(concept[order])])
+    return np.asarray(order[rank_in_group(concept[order]) < number])

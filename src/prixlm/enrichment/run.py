@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from prixlm.arrays import rank_in_group
 from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
-from prixlm.enrichment.labels import LabelConfig, propose_labels
+from prixlm.enrichment.labels import LabelConfig, propose_language
 from prixlm.enrichment.links import LinkConfig, propose_links
 from prixlm.enrichment.trial import Trial, try_fusion
 from prixlm.entities.encoder import EntityEncoder
@@ -47,6 +47,7 @@ from prixlm.proposals.tables import (
     ANSWERABLE_FILE,
     FORMAT,
     FUSION_FOLDER,
+    LABEL_SCHEMA,
     PART_SCHEMA,
     join_parts,
     read_manifest,
@@ -62,6 +63,8 @@ from prixlm.types import Array, Progress
 logger = logging.getLogger(__name__)
 _SHOWN_RELATIONS = 8
 """Relations that an error lists."""
+_SUMMARY = "summary"
+"""Metadata of a part of the labels: the figures of its language, as JSON."""
 _PART_QUESTIONS = 512
 """Questions of one part: all that a kill can lose."""
 
@@ -80,6 +83,9 @@ class EnrichConfig:
     limit: int | None = None  # keep this number of proposals, the most confident ones
     answers: int = 5  # most objects of a question
     labels: bool = False  # propose names for concepts that a language has no name for
+    written: int = (
+        5_000  # concepts of a language that names are written for; the others: taken over
+    )
     pivot: str = "en"  # language that links are proposed into, with an encoder
     tried: int = 500  # test questions per language that the confidence is tried on; 0: none
     missing: GapConfig = field(default_factory=GapConfig)
@@ -94,6 +100,8 @@ class EnrichConfig:
             raise PrixError(f"--limit {self.limit}: expected 1 or more.")
         if self.answers < 1:
             raise PrixError(f"answers {self.answers}: expected 1 or more.")
+        if self.written < 0:
+            raise PrixError(f"--written {self.written}: expected 0 or more.")
         if self.tried < 0:
             raise PrixError(f"tried {self.tried}: expected 0 or more.")
         object.__setattr__(self, "into", tuple(parse_languages(self.into)))
@@ -162,7 +170,7 @@ def enrich(
         counts = join_parts(asked_kb, parts, out / "proposals.parquet", config.limit, scratch)
         manifest = _manifest(kb, asked_kb, config, suite, counts) | {"trials": trials}
         if config.labels:
-            manifest["labels"] = _write_labels(asked_kb, config, out)
+            manifest["labels"] = _write_labels(asked_kb, config, workspace, out, progress)
         if entity_encoder is not None:
             manifest["links"] = _write_links(kb, config, entity_encoder, out, progress)
         _keep_fitted(workspace, out)
@@ -411,12 +419,25 @@ def _to_column(values: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(values, mask=is_null).cast(kind)
 
 
-def _write_labels(kb: KB, config: EnrichConfig, out: Path) -> dict[str, Any]:
-    """Write the label proposals; return their summary."""
-    settings = LabelConfig(min_confidence=config.min_confidence)
-    table, summary = propose_labels(kb, config.into, settings)
-    write_table(out, "labels", table)
-    return summary
+def _write_labels(
+    kb: KB, config: EnrichConfig, workspace: Workspace, out: Path, progress: Progress | None
+) -> dict[str, Any]:
+    """Write the label proposals, one language after another; return their summary."""
+    settings = LabelConfig(min_confidence=config.min_confidence, written=config.written)
+    parts = []
+    for lang in config.into:
+
+        def write(path: Path, lang: str = lang) -> None:
+            table, summary = propose_language(kb, lang, settings, progress)
+            metadata = {_SUMMARY: json.dumps(summary)}
+            pq.write_table(table.replace_schema_metadata(metadata), path)
+
+        parts.append(pq.read_table(workspace.make(f"labels-{lang}.parquet", write)))
+    write_table(out, "labels", pa.concat_tables([part.cast(LABEL_SCHEMA) for part in parts]))
+    return {
+        lang: json.loads(part.schema.metadata[_SUMMARY.encode()])
+        for lang, part in zip(config.into, parts, strict=True)
+    }
 
 
 def _write_links(

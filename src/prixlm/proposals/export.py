@@ -461,7 +461,8 @@ def _origin(row: dict[str, Any]) -> list[str]:
         ranks = ((name, row[f"{name}_rank"]) for name in ("model", "graph"))
         parts += [f"{name} rank {rank}" for name, rank in ranks if rank is not None]
     elif row["origin"]:
-        parts.append(f"name in {' '.join(row['origin'])}")
+        verb = "written from the name" if row.get("how") == "written" else "name"
+        parts.append(f"{verb} in {' '.join(row['origin'])}")
     return parts
 
 

@@ -81,7 +81,9 @@ LABEL_SCHEMA = pa.schema(
         ("key", pa.string()),  # of the entity in one of the languages that name it
         ("name", pa.string()),
         ("confidence", pa.float64()),
-        ("origin", pa.list_(pa.string())),  # languages that use this name
+        ("origin", pa.list_(pa.string())),  # languages that use it, or that it was written from
+        ("source", pa.string()),  # name in one of these languages
+        ("how", pa.string()),  # taken (over) or written (anew)
     ]
 )
 LINK_SCHEMA = pa.schema(

@@ -43,6 +43,7 @@ class TreeConfig:
     leaves: int = 8  # most leaves of a tree
     smallest: int = 20  # fewest rows in a leaf
     seed: int = 0  # of the trees
+    smooth: bool = False  # add the log-odds of a logistic regression: steadier with few examples
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class CalibratedTrees:
 
     trees: Any  # scikit-learn's HistGradientBoostingClassifier
     isotonic: Any  # scikit-learn's IsotonicRegression
+    linear: Any = None  # scikit-learn's logistic regression behind a scaler; None: trees alone
 
     @classmethod
     def fit(
@@ -67,9 +69,10 @@ class CalibratedTrees:
         features: (N, F) float, NaN where a feature is missing. labels: (N,) bool.
         grow, calibrate: (N,) bool each, without a common row.
         """
-        trees = _grow_trees(features[grow], labels[grow], config or TreeConfig())
-        score = trees.decision_function(features[calibrate])
-        return cls(trees, fit_probability(score, labels[calibrate]))
+        config = config or TreeConfig()
+        fitted = _fit_score(features[grow], labels[grow], config)
+        score = _score(*fitted, features[calibrate])
+        return cls(fitted[0], fit_probability(score, labels[calibrate]), fitted[1])
 
     @classmethod
     def cross_fit(
@@ -78,30 +81,27 @@ class CalibratedTrees:
         labels: Array,
         fold: Array,
         config: TreeConfig | None = None,
+        score: Array | None = None,
     ) -> "CalibratedTrees":
         """Grow trees on all rows; fit the probability on scores of trees grown on other folds.
 
         features_without: returns the features of all rows, (N, F), as they are counted without the
         labels of a fold, or with those of all rows for None.
         labels: (N,) bool. fold: (N,) the fold of each row, from 0.
+        score: (N,) what `cross_scores` returns for them, if that is known already.
         """
         config = config or TreeConfig()
-        score = np.zeros(len(labels))
-        for number in range(int(fold.max()) + 1):
-            rows = fold == number
-            # Features may be counted from labels, so they are made again without those of the fold.
-            features = features_without(number)
-            trees = _grow_trees(features[~rows], labels[~rows], config)
-            if rows.any():
-                score[rows] = trees.decision_function(features[rows])
+        if score is None:
+            score = cross_scores(features_without, labels, fold, config)
         isotonic = fit_probability(score, labels)
-        return cls(_grow_trees(features_without(None), labels, config), isotonic)
+        trees, linear = _fit_score(features_without(None), labels, config)
+        return cls(trees, isotonic, linear)
 
     def score(self, features: Array) -> Array:
         """Return the trees' score of each row, (N,), as log-odds: not calibrated yet."""
         if not len(features):  # scikit-learn refuses a matrix without rows
             return np.zeros(0)
-        return np.asarray(self.trees.decision_function(features))
+        return _score(self.trees, self.linear, features)
 
     def calibrate(self, scores: Array) -> Array:
         """Turn scores into probabilities: (N,)."""
@@ -115,6 +115,7 @@ class CalibratedTrees:
         """Write trees and probability as one skops file."""
         import skops.io
 
+        assert self.linear is None, "no file holds a smoothed score yet"
         saved = skops.io.dumps({"trees": self.trees, "isotonic": self.isotonic})
         with replacing(path) as temporary:
             temporary.write_bytes(_without_addresses(saved))
@@ -158,6 +159,48 @@ def _without_addresses(saved: bytes) -> bytes:
         for name, content in contents.items():
             out.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # dated 1980
     return buffer.getvalue()
+
+
+def cross_scores(
+    features_without: Callable[[int | None], Array],
+    labels: Array,
+    fold: Array,
+    config: TreeConfig | None = None,
+) -> Array:
+    """Return the score of every row by trees grown on the other folds, (N,): see `cross_fit`."""
+    score = np.zeros(len(labels))
+    for number in range(int(fold.max()) + 1):
+        rows = fold == number
+        # Features may be counted from labels, so they are made again without those of the fold.
+        features = features_without(number)
+        fitted = _fit_score(features[~rows], labels[~rows], config or TreeConfig())
+        if rows.any():
+            score[rows] = _score(*fitted, features[rows])
+    return score
+
+
+def _fit_score(features: Array, labels: Array, config: TreeConfig) -> tuple[Any, Any]:
+    """Return trees and, if wanted, a logistic regression of the same rows."""
+    trees = _grow_trees(features, labels, config)
+    if not config.smooth:
+        return trees, None
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    linear = make_pipeline(StandardScaler(), LogisticRegression(C=0.3, max_iter=300))
+    return trees, linear.fit(_without_nan(features), labels)
+
+
+def _score(trees: Any, linear: Any, features: Array) -> Array:
+    """Return the log-odds of each row: (N,), the sum of both models if there are two."""
+    score = np.asarray(trees.decision_function(features))
+    return score if linear is None else score + linear.decision_function(_without_nan(features))
+
+
+def _without_nan(features: Array) -> Array:
+    """Return (N, 2F): missing values as 0, and which values are missing."""
+    return np.hstack([np.nan_to_num(features), np.isnan(features)])
 
 
 def _grow_trees(features: Array, labels: Array, config: TreeConfig) -> Any:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Protocol
 
 from babel import Locale
 from rich import box
@@ -145,7 +145,7 @@ def print_answers(console: Console, title: str, answers: Sequence[Answer]) -> No
 
 _TABLES = {
     "proposals": ("Facts", ("subject_name", "relation_name", "object_name"), "stated in"),
-    "labels": ("Names", ("key", "name"), "used in"),
+    "labels": ("Names", ("key", "source", "name", "how"), "from"),
     "links": ("Links", ("name", "other_lang", "other_name"), ""),
 }
 """Tables of a proposals folder: title, columns to show, and the title of the origin."""
@@ -196,7 +196,7 @@ def _print_examples(
         for batch in file.iter_batches(1 << 14):
             for row in [row - seen for row in chosen if seen <= row < seen + batch.num_rows]:
                 values = {name: batch.column(name)[row].as_py() for name in batch.schema.names}
-                cells = [shown(str(values[column])) for column in columns]
+                cells = [shown(str(values.get(column, ""))) for column in columns]
                 cells.append(f"{values['confidence']:.2f}")
                 if origin:
                     cells.append(_short_list(values["origin"]))
@@ -287,16 +287,73 @@ def proposal_sentences(manifest: Mapping[str, Any]) -> list[str]:
             # About 60 % of the threshold, rounded to a value that people would type.
             lower = f"; try --min-confidence {0.6 * threshold:.1g} --overwrite."
             sentence += lower if threshold else "."
-        why = manifest.get("labels", {}).get(lang, {}).get("why")
-        if why is not None:
-            sentence += f" No labels: {why}"
+        sentence += _label_sentence(manifest.get("labels", {}).get(lang, {}))
         sentences.append(sentence)
     return sentences
+
+
+def _label_sentence(labels: Mapping[str, Any]) -> str:
+    """Return how the names of a language came about, or why there are none."""
+    if "why" in labels:
+        return f" No labels: {labels['why']}"
+    if "written" not in labels:  # none were asked for
+        return ""
+    sentence = ""
+    if labels["names"]:
+        sentence = f" Labels: {labels['taken']:,} taken over, {labels['written']:,} written."
+    asked = labels["unnamed"] - labels["unlike"]
+    if labels["unlike"]:
+        sentence += (
+            f" {labels['unlike']:,} entities have no proposal because fewer languages name them "
+            "than the entities it was learnt from."
+        )
+    if labels["sources"] and labels["written_for"] < asked:
+        sentence += (
+            f" Names were written for {labels['written_for']:,} of {asked:,} entities without one; "
+            "--written takes more."
+        )
+    return sentence
 
 
 def _join(words: Sequence[str], last: str = "and") -> str:
     """Join words for a sentence: `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+class LabelAnswer(Protocol):
+    """An answer of `evaluate labels`."""
+
+    @property
+    def english(self) -> str:
+        """The source name."""
+
+    @property
+    def own(self) -> str:
+        """The withheld name."""
+
+    @property
+    def text(self) -> str:
+        """The proposed name."""
+
+    @property
+    def score(self) -> float:
+        """Its confidence."""
+
+
+def print_label_examples(
+    console: Console, lang: str, right: Sequence[LabelAnswer], wrong: Sequence[LabelAnswer]
+) -> None:
+    """Print names that were proposed right and wrong."""
+    for title, answers in (("right", right), ("wrong", wrong)):
+        table = Table(
+            title=f"{language_name(lang)}, {title}", title_style="bold", title_justify="left"
+        )
+        for column in ("source", "withheld", "proposed", "confidence"):
+            table.add_column(column, justify="right" if column == "confidence" else "left")
+        for answer in answers:
+            cells = map(shown, (answer.english, answer.own, answer.text))
+            table.add_row(*cells, f"{answer.score:.2f}")
+        console.print(table)
 
 
 def print_linked(

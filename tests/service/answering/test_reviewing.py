@@ -96,6 +96,15 @@ def test_a_guess_is_explained_as_one(review: Review) -> None:
     assert other == "Other languages state this relation of it, with another value."
 
 
+def test_a_written_name_is_explained_by_its_sources(review: Review) -> None:
+    row = {"origin": ["de", "en"], "how": "written"}
+    text = review.describe.explain("labels", row, [])
+    assert text == "Written from the names in German and English, as linked names are."
+    assert review.describe.explain("labels", {"origin": ["en"], "how": "written"}, []) == (
+        "Written from the name in English, as linked names are."
+    )
+
+
 @pytest.mark.parametrize(
     ("codes", "text"),
     [

@@ -183,6 +183,9 @@ class Describer:
         if table == "links":
             return "The encoder finds the two names alike."
         if table == "labels":
+            if row.get("how") == "written" and origin:
+                word = "name" if len(origin) == 1 else "names"
+                return f"Written from the {word} in {language_list(origin)}, as linked names are."
             verb = "uses" if len(origin) == 1 else "use"
             use = f"{language_list(origin)} {verb} this name." if origin else ""
             return use or "The name was taken over from another language."

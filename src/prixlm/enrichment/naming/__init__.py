@@ -1,0 +1,1 @@
+"""Names for things that a language has no name for: letters, words, candidates."""

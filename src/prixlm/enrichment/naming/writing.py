@@ -1,0 +1,288 @@
+"""Write names in another language from linked names: known words, and letters for the others.
+
+    writer = NameWriter.fit([("Gene Hackman", "Τζιν Χάκμαν"), ...], scripts=("Grek",))
+    writer.write("Gene Burton")         # [Written("τζιν μπάρτον", 0.7, 0.4), ...]
+
+One writer serves one source language. A name is cut into words and a qualifier (what stands in
+brackets or after a comma). A word that linked names have is written as they write it, so that words
+that are translated come out right; any other word is written by `ChunkModel`. Languages without
+spaces between words, or with another number of words, are served by whole names as one unit.
+
+All is in lower case: `Casing` puts the capitals back.
+"""
+
+import math
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from prixlm.enrichment.naming.chunks import MAX_LETTERS, ChunkModel, align_pairs, usable_chunks
+from prixlm.languages import script_of_text
+
+_QUALIFIER = re.compile(r"^(.+?)(\s*\(.*\)|,.*)$", re.DOTALL)
+_SEPARATOR = re.compile(r"([\s・=＝–-]+)")
+_MIN_PAIRS = 50
+"""Fewest pairs of words that letters are learnt from."""
+_PSEUDO = 0.5
+"""Pseudo-count of the letters' answer beside a known word's."""
+_MOSTLY = 0.8
+"""Share of names with as many words from which on names are written word by word only."""
+_ACUTE = 230
+"""Canonical combining class of accents above a letter."""
+_CACHED = 1 << 17
+"""Words whose answers are kept."""
+
+
+class Written(NamedTuple):
+    """A name that was written."""
+
+    text: str  # in lower case
+    probability: float  # among what the writer wrote for this name
+    known: float  # n / (n + 1) for a rarest word that n linked names have: 0 if it is new
+
+
+class Parts(NamedTuple):
+    """A name in parts."""
+
+    words: list[str]
+    separators: list[str]  # between the words
+    qualifier: str  # "" without one
+
+
+def split_name(name: str) -> Parts:
+    """Cut a name into words, the separators between them, and its qualifier."""
+    found = _QUALIFIER.match(name)
+    core, qualifier = found.groups() if found else (name, "")
+    pieces = _SEPARATOR.split(core)
+    return Parts(pieces[::2], pieces[1::2], qualifier)
+
+
+class Accents:
+    """How many accents words of a length have: Greek words have one, wherever it stands."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._counts: dict[int, Counter[int]] = defaultdict(Counter)
+        for word in words:
+            self._counts[min(len(word), 8)][_num_accents(word)] += 1
+
+    def probability(self, word: str) -> float:
+        """Return the share of words of this length with as many accents."""
+        counts = self._counts.get(min(len(word), 8), Counter())
+        return (counts[_num_accents(word)] + 0.5) / (sum(counts.values()) + 1)
+
+
+def _num_accents(word: str) -> int:
+    if word.isascii():
+        return 0
+    return sum(unicodedata.combining(c) == _ACUTE for c in unicodedata.normalize("NFD", word))
+
+
+def _without_accents(word: str) -> str:
+    letters = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in letters if unicodedata.category(letter) != "Mn")
+
+
+class NameWriter:
+    """Writes the names of one source language in another language."""
+
+    def __init__(self, examples: "Examples", rows: Sequence[int] | None = None) -> None:
+        """Learn from some of the examples, or from all.
+
+        rows: positions of the pairs that may be read.
+        """
+        chosen = range(len(examples.units)) if rows is None else rows
+        self._words: dict[str, Counter[str]] = defaultdict(Counter)
+        self._separators: dict[str, Counter[str]] = defaultdict(Counter)
+        self._qualifiers: dict[str, Counter[str]] = defaultdict(Counter)
+        names: Counter[bool] = Counter()  # by whether they have as many words
+        chunks: dict[tuple[str, str], None] = {}
+        for row in chosen:
+            source, own = examples.parts[row]
+            self._qualifiers[source.qualifier][own.qualifier] += 1
+            names[len(source.words) == len(own.words)] += len(source.words) > 1
+            for unit in examples.units[row]:
+                self._words[unit[0]][unit[1]] += 1
+                chunks[unit] = None
+            if len(source.words) == len(own.words):
+                for pair in zip(source.separators, own.separators, strict=True):
+                    self._separators[pair[0]][pair[1]] += 1
+        self._accents = examples.accents
+        aligned = [examples.aligned[unit] for unit in chunks if unit in examples.aligned]
+        self._letters = ChunkModel(usable_chunks(aligned))
+        self._can_spell = len(aligned) >= _MIN_PAIRS
+        # Share of the names of several words that have as many words in the language.
+        self._word_by_word = (names[True] + 0.5) / (names.total() + 1)
+        self._cache: dict[str, list[tuple[str, float]]] = {}
+
+    @classmethod
+    def fit(cls, pairs: Sequence[tuple[str, str]], scripts: Sequence[str]) -> "NameWriter":
+        """Learn from pairs of a source name and the name in the language."""
+        return cls(Examples(pairs, scripts))
+
+    def write(self, name: str, most: int = 8) -> list[Written]:
+        """Return ways to write a name, the most probable first; empty if there is no evidence."""
+        name = name.lower()
+        parts = split_name(name)
+        known = min((self._known(word) for word in parts.words if word), default=0.0)
+        texts: dict[str, float] = defaultdict(float)
+        share = self._word_by_word if len(parts.words) > 1 else 1.0
+        for text, probability in self._compose(parts):
+            texts[text] += share * probability
+        if share < _MOSTLY or not texts:
+            core = name[: len(name) - len(parts.qualifier)]
+            whole = self._with_qualifier(self._unit(core), parts.qualifier)
+            for text, probability in whole:
+                texts[text] += (1 - share) * probability
+            known = max(known, self._known(core))
+        total = sum(texts.values()) or 1.0
+        best = sorted(texts.items(), key=lambda item: (-item[1], item[0]))[:most]
+        return [Written(text, value / total, known) for text, value in best if text.strip()]
+
+    def _known(self, word: str) -> float:
+        number = self._words[word].total() if word in self._words else 0
+        return number / (number + 1)
+
+    def _compose(self, parts: Parts) -> list[tuple[str, float]]:
+        """Return names that are made word by word, without a word that cannot be written."""
+        beams = [("", 1.0)]
+        for number, word in enumerate(parts.words):
+            answers = self._unit(word) if word else [("", 1.0)]
+            separators = self._separator(parts.separators[number - 1]) if number else [("", 1.0)]
+            beams = [
+                (text + separator + answer, value * share * probability)
+                for text, value in beams
+                for separator, share in separators
+                for answer, probability in answers
+            ]
+            beams = sorted(beams, key=lambda item: (-item[1], item[0]))[:12]
+        return self._with_qualifier(beams, parts.qualifier)
+
+    def _with_qualifier(
+        self, cores: list[tuple[str, float]], qualifier: str
+    ) -> list[tuple[str, float]]:
+        """Return cores with the qualifiers that linked names have in its place."""
+        counts = self._qualifiers.get(qualifier)
+        if counts is None:
+            # A qualifier never seen: names without one are more frequent than a guess is right.
+            return [(text, 0.3 * value) for text, value in cores]
+        total = counts.total() + _PSEUDO
+        return [
+            (text + own, value * count / total)
+            for text, value in cores
+            for own, count in counts.most_common(3)
+        ]
+
+    def _separator(self, separator: str) -> list[tuple[str, float]]:
+        counts = self._separators.get(separator)
+        if counts is None:
+            return [(separator, 1.0)]
+        return [(own, count / counts.total()) for own, count in counts.most_common(2)]
+
+    def _unit(self, word: str) -> list[tuple[str, float]]:
+        """Return ways to write a word: as linked names do, then by its letters."""
+        found = self._cache.get(word)
+        if found is None:
+            counts = self._words.get(word, Counter())
+            total = counts.total()
+            shares: dict[str, float] = defaultdict(float)
+            for own, count in counts.most_common(5):
+                shares[own] += count / (total + _PSEUDO)
+            for text, probability in self._spell(word):
+                shares[text] += _PSEUDO / (total + _PSEUDO) * probability
+            found = sorted(shares.items(), key=lambda item: (-item[1], item[0]))[:8]
+            if len(self._cache) >= _CACHED:
+                self._cache.clear()
+            self._cache[word] = found
+        return found
+
+    def _spell(self, word: str) -> list[tuple[str, float]]:
+        if any(map(str.isdigit, word)) and not any(map(str.isalpha, word)):
+            return [(word, 1.0)]  # numbers stay
+        if not self._can_spell or len(word) > MAX_LETTERS:
+            return []
+        # A letter that no linked name has is read without its accents.
+        spelled = self._letters.write(word, most=16) or self._letters.write(
+            _without_accents(word), most=16
+        )
+        weighted = [(text, share * self._accents.probability(text)) for text, share in spelled]
+        total = sum(value for _, value in weighted)
+        return [(text, value / total) for text, value in weighted]
+
+
+class Examples:
+    """Linked names of two languages, cut and aligned once for several writers.
+
+    The alignment reads all of them. A writer that may not read some of them counts no word and no
+    n-gram of theirs; only the probabilities of single chunks have seen them.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]], scripts: Sequence[str]) -> None:
+        """pairs: a source name and the name in the language. scripts: of the language."""
+        self.parts = [
+            (split_name(source.lower()), split_name(own.lower())) for source, own in pairs
+        ]
+        self.units = [_units(source, own) for source, own in self.parts]
+        written = {unit: None for units in self.units for unit in units}
+        # Letters are learnt from words in the language's script; a Latin word in a Greek name is
+        # kept as a known word.
+        spelled = [unit for unit in written if script_of_text(unit[1]) in scripts]
+        self.accents = Accents(own for _, own in spelled)
+        found = align_pairs(spelled)
+        self.aligned = {
+            unit: aligned for unit, aligned in zip(spelled, found, strict=True) if aligned
+        }
+
+
+def _units(source: Parts, own: Parts) -> list[tuple[str, str]]:
+    """Return the words of two names side by side, or both as one unit if their number differs."""
+    if len(source.words) == len(own.words):
+        pairs = list(zip(source.words, own.words, strict=True))
+    else:
+        pairs = [(_join(source), _join(own))]
+    return [pair for pair in pairs if all(map(_can_learn, pair))]
+
+
+def _can_learn(word: str) -> bool:
+    return len(word) <= MAX_LETTERS and bool(word.strip())
+
+
+def _join(parts: Parts) -> str:
+    separators = [*parts.separators, ""]
+    return "".join(word + sep for word, sep in zip(parts.words, separators, strict=True))
+
+
+class Casing:
+    """Capitals for names in lower case, as the names of a language have them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        forms: dict[str, Counter[str]] = defaultdict(Counter)
+        for name in names:
+            for number, word in enumerate(re.findall(r"\w+", name)):
+                # The first word of a name tells nothing about a word in the middle of one.
+                forms[word.lower()][word] += 0 if number == 0 else 1
+        self._forms = {
+            word: counts.most_common(1)[0][0] for word, counts in forms.items() if counts.total()
+        }
+
+    def variants(self, text: str) -> list[str]:
+        """Return the ways to write a text: as a common noun, and as a proper name."""
+        common = re.sub(r"\w+", lambda found: self._form(found[0], found[0]), text)
+        proper = re.sub(
+            r"\w+", lambda found: self._form(found[0], found[0][:1].upper() + found[0][1:]), text
+        )
+        first = next((n for n, letter in enumerate(proper) if letter.isalnum()), 0)
+        proper = proper[:first] + proper[first : first + 1].upper() + proper[first + 1 :]
+        return list(dict.fromkeys((proper, common)))
+
+    def _form(self, word: str, unknown: str) -> str:
+        return self._forms.get(word, unknown)
+
+
+def is_capital(name: str) -> float:
+    """Return 1 or 0 by the case of the first letter; NaN in a script without case."""
+    for letter in name:
+        if letter.isalpha():
+            return math.nan if letter.lower() == letter.upper() else float(letter.isupper())
+    return math.nan
