@@ -104,7 +104,7 @@ def translate(
         if queries is not None or candidates is not None or exact or new_only:
             raise PrixError("--free takes one name: leave out files, --exact and --new-only.")
         source, name, to = _check_query_options({"--from": source, "--name": name, "--to": to}, out)
-        _write_freely(model, kb, Query(source, name, None, to), k, beam, as_json)
+        _write_freely(model, kb, Query(source, name, None, to, description), k, beam, as_json)
         return
     request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
     flags = {"--from": source, "--name": name, "--to": to}
