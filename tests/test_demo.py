@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError
-from prixlm.demo import INTO, LEVEL, DemoConfig, romanise, run_demo
+from prixlm.demo import INTO, LEVEL, DemoConfig, run_demo
 from prixlm.entities.mirror import MirrorConfig
 from prixlm.lm.compact import CompactConfig
 from prixlm.rankers.complex import GraphConfig
@@ -156,12 +156,6 @@ def test_facts_hidden_everywhere_are_stated_in_no_language_and_some_come_back(
     assert 10 < part["right"] < part["hidden"] and part["wrong"] < part["right"]
     assert 0 < max(part["first"].values()) <= part["right"]
     assert part["usual"] <= part["right"] + part["wrong"]
-
-
-def test_names_are_spelled_after_their_letters() -> None:
-    assert romanise("ఫిన్లాండ్") == "phinland"
-    assert romanise("ຟິນແລນ") == "finlein"
-    assert romanise("Lõuna-Sudaan") == "Louna-Sudaan"
 
 
 def test_an_interrupted_demo_resumes_and_prints_every_result_as_json(

@@ -17,10 +17,8 @@ Dimension letters: N answers of all questions.
 """
 
 import json
-import re
 import shutil
 import time
-import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,6 +39,7 @@ from prixlm.enrichment.run import EnrichConfig
 from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
 from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.entities.mirror import MirrorConfig, mirror
+from prixlm.entities.spelling import SPELLINGS
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import (
     EncoderScorer,
@@ -75,8 +74,6 @@ LEVEL = 0.8
 """Confidence from which a proposal counts."""
 _FOLDERS = ("report", "encoder", "start", "names", "few", "work", "split", "kb")
 _NUM_EXAMPLES = 3
-_LAO_VOWEL = re.compile("([\u0ec0-\u0ec4])(.)")
-"""Vowel signs of Lao that are written before the consonant they follow in speech."""
 _INTRODUCTION = (
     "Facts of the world KB (countries, languages, currencies, cities; from CLDR and GeoNames) were "
     "hidden. Half of them were hidden in one language, where the other languages still state them. "
@@ -459,18 +456,10 @@ def _fact_text(names: Sequence[str], confidence: float) -> str:
 # --- names ----------------------------------------------------------------------------------------
 
 
-class SpellingScorer(FuzzyScorer):
-    """Score by string similarity after spelling the mentions in Latin letters."""
-
-    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-        """Yield (q, N) string similarities."""
-        return super().scores([romanise(mention) for mention in mentions], names)
-
-
 def judge_names(kb: KB, encoder: EntityEncoder) -> list[FoundNames]:
     """Look for the names whose links were withheld among those of PIVOT."""
     encoder.model.settings.lineage.check_unseen_links(kb, "the encoder")
-    scorer, baseline = EncoderScorer(encoder), SpellingScorer()
+    scorer, baseline = EncoderScorer(encoder), FuzzyScorer(SPELLINGS[1])
     results = []
     for lang, task in withheld_tasks(kb, PIVOT, INTO).items():
         differs = task.differ()  # Estonian names are often the English ones
@@ -496,35 +485,6 @@ def _name_examples(task: LinkingTask, chosen: Array) -> list[str]:
     # Spread over the alphabet.
     rows = rows[np.linspace(0, len(rows) - 1, min(_NUM_EXAMPLES, len(rows))).astype(int)]
     return [f"{task.mentions[row]} → {names[task.answers(row)[0]]}" for row in rows.tolist()]
-
-
-def romanise(name: str) -> str:
-    """Spell a name in Latin letters after the Unicode names of its letters, without accents.
-
-    TELUGU LETTER KA is read as `ka`, or as `k` before a vowel sign. Rough, but it needs no data.
-    """
-    letters = unicodedata.normalize("NFKD", _LAO_VOWEL.sub(r"\2\1", name))
-    words = [unicodedata.name(letter, "").split() for letter in letters]
-    following = [*words[1:], []]
-    return "".join(map(_spell, letters, words, following))
-
-
-def _spell(letter: str, words: list[str], following: list[str]) -> str:
-    """Spell a letter. words: its Unicode name; following: that of the next one."""
-    if words[-1:] == ["ANUSVARA"]:
-        return "n"
-    is_vowel_sign = "SIGN" in words and words[1].endswith("VOWEL")
-    if words[:1] == ["LATIN"] or not (is_vowel_sign or "LETTER" in words):
-        # Accents, tones and the like have no sound of their own.
-        return "" if unicodedata.category(letter).startswith("M") else letter
-    sound = words[words.index("SIGN" if is_vowel_sign else "LETTER") + 1].lower()
-    # Long vowels and retroflex consonants are named by doubling: AA, DDA.
-    sound = sound[1:] if sound[:1] == sound[1:2] else sound
-    if sound[0] in "aeiou":
-        return sound
-    # A consonant of Telugu is named with its vowel, one of Lao with a vowel that it does not have.
-    has_other_vowel = "VOWEL" in following or following[-1:] == ["VIRAMA"]
-    return sound[:-1] if has_other_vowel or sound.endswith("o") else sound
 
 
 # --- the page -------------------------------------------------------------------------------------

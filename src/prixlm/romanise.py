@@ -23,12 +23,14 @@ import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 logger = logging.getLogger(__name__)
 
 VERSION = 2
 """Version of the rules in this file; caches of readings name it."""
+Reading = Literal["script", "romanised", "both"]
+READINGS: tuple[Reading, ...] = ("script", "romanised", "both")
 _MAX_WORDS = 1 << 16
 """Runs of kana and Hangul whose reading is kept in memory."""
 
@@ -42,6 +44,21 @@ def romanise(names: Sequence[str], langs: str | Sequence[str] | None = None) -> 
     """
     codes = [langs] * len(names) if langs is None or isinstance(langs, str) else langs
     return [_romanise(name, code) for name, code in zip(names, codes, strict=True)]
+
+
+def read_names(
+    names: Sequence[str], reading: Reading, langs: str | Sequence[str] | None = None
+) -> list[str]:
+    """Return names as a model reads them. A name without Latin letters is read in its script.
+
+    `both` is the name and, if it is another text, its romanised form after it.
+    """
+    if reading == "script":
+        return list(names)
+    pairs = zip(names, romanise(names, langs), strict=True)
+    if reading == "romanised":
+        return [latin or name for name, latin in pairs]
+    return [name if latin in ("", name.lower()) else f"{name} {latin}" for name, latin in pairs]
 
 
 def reading_version() -> str:

@@ -20,10 +20,12 @@ from prixlm.evaluation.entity_linking import (
     evaluate_linking,
     evaluate_linking_files,
     evaluate_withheld_links,
+    language_of,
     read_names,
     read_tasks,
     read_tasks_by_language,
     read_withheld_links,
+    spelling_scorers,
     withheld_tasks,
 )
 from prixlm.evaluation.trained import single_settings
@@ -31,6 +33,13 @@ from prixlm.training.pretrain import pretrain
 from prixlm.training.sampler import Links
 from tests.evaluation.conftest import TINY
 from tests.trimmed import save_trimmed
+
+SPELLED = [
+    "string similarity (rapidfuzz)",
+    "string similarity, romanised",
+    "character n-grams (cosine)",
+    "character n-grams, romanised",
+]
 
 
 class Table(Scorer):
@@ -41,7 +50,7 @@ class Table(Scorer):
     def __init__(self, scores: list[list[float]]) -> None:
         self.table = np.array(scores)
 
-    def scores(self, mentions: object, names: object) -> object:
+    def scores(self, task: object, lang: object) -> object:
         yield self.table[:1]
         yield self.table[1:]
 
@@ -244,6 +253,32 @@ def test_aliases_are_names_of_their_entity(tmp_path: Path) -> None:
     assert named["Lutetia"] == named["Paris"] != named["France"]
 
 
+def test_spelling_compares_romanised_names_by_their_language() -> None:
+    """A name in two scripts, of digits, of emoji, of one letter: each finds itself romanised."""
+    names = ["Athens", "Tom Cruise", "Moscow", "2001", ":grinning:", "k"]
+    mentions = ["Αθήνα", "Τομ Cruise", "Москва", "2001", "😀", "κ"]
+    task = LinkingTask(names, np.arange(6), mentions, np.arange(7), np.arange(6), into="en")
+    found = {linker.name: (linker.ranks(task, "el") == 1).tolist() for linker in spelling_scorers()}
+    assert list(found) == SPELLED
+    assert found[SPELLED[1]] == [True] * 6
+    assert sum(found[SPELLED[0]]) < 6 and sum(found[SPELLED[2]]) < 6
+    assert found[SPELLED[3]][:4] == [True] * 4
+
+
+def test_ten_thousand_entities_of_one_name_share_their_ranks() -> None:
+    names = ["Αθήνα"] * 10_000
+    task = LinkingTask(names, np.arange(10_000), ["Athina"], np.arange(2), np.array([7]))
+    for linker in spelling_scorers():
+        assert linker.ranks(task, "en").tolist() == [5000.5], linker.name
+
+
+@pytest.mark.parametrize(
+    ("title", "lang"), [("ja", "ja"), ("ja_test.txt", "ja"), ("mentions", None), ("x", None)]
+)
+def test_the_language_of_a_column_is_read_from_its_title(title: str, lang: str | None) -> None:
+    assert language_of(title) == lang
+
+
 def test_tables_have_a_row_per_linker_and_a_column_per_language(bases: dict[str, Path]) -> None:
     task = LinkingTask(
         ["heart", "liver"], np.arange(2), ["sydän", "liver"], np.arange(3), np.array([0, 1])
@@ -261,7 +296,7 @@ def test_encoders_are_evaluated_on_files(bases: dict[str, Path], tmp_path: Path)
     names.write_text("1||heart\n2||liver\n", "utf-8")
     queries.write_text("1||sydän\n2||liver\n9||x\n", "utf-8")
     tables = evaluate_linking_files([bases["xlmr"], bases["mbert"]], names, [queries])
-    assert list(tables[0].rows) == ["string similarity (rapidfuzz)", "xlmr", "mbert"]
+    assert list(tables[0].rows) == [*SPELLED, "xlmr", "mbert"]
     assert tables[0].numbers() == {"fi": 2} and tables[2].numbers() == {"fi": 1}
 
 
@@ -282,7 +317,7 @@ def test_a_model_that_saw_the_withheld_links_is_refused(
         evaluate_withheld_links(toy_split, [], [tmp_path / "all"], langs=["fi"])
     encoders = [bases["xlmr"], tmp_path / "single"]
     tables = evaluate_withheld_links(toy_split, encoders, langs=["fi"])
-    assert list(tables[0].rows) == ["string similarity (rapidfuzz)", "xlmr", "single"]
+    assert list(tables[0].rows) == [*SPELLED, "xlmr", "single"]
 
 
 def test_translation_ranks_equal_the_exact_search(toy_split: KB, tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ def test_the_tables_have_every_row(made: tuple[Path, list[list[ResultTable]]]) -
     folder, (linking, lexicons, probing) = made
     assert list(linking[0].rows) == [
         "string similarity (rapidfuzz)",
+        "string similarity, romanised",
+        "character n-grams (cosine)",
+        "character n-grams, romanised",
         "base + Mirror (words)",
         "Prix-LM (Single) + Mirror (words)",
         "Prix-LM (All) + Mirror (words)",
@@ -66,7 +69,7 @@ def test_the_tables_have_every_row(made: tuple[Path, list[list[ResultTable]]]) -
     assert not (folder / "xel" / "models" / "single").exists(), "those of `lp` are used"
     files = linking[3]
     assert files.title == "accuracy@1, files" and "Prix-LM (All), translate" not in files.rows
-    assert len(lexicons[0].rows) == 7
+    assert len(lexicons[0].rows) == 10
     assert list(probing[0].rows) == ["base", "Prix-LM (Single, en)", "Prix-LM (All)"]
     assert probing[0].notes and "never seen a sentence" in probing[0].notes[0]
 

@@ -47,6 +47,13 @@ _Propagate = Annotated[
 _Trim = Annotated[
     bool | None, typer.Option("--trim", help="Keep only the vocabulary that the KB needs.")
 ]
+_Reading = Annotated[
+    str | None,
+    typer.Option(
+        metavar="script|romanised|both",
+        help="How names are read: in their script, in Latin letters, or both.",
+    ),
+]
 _Keep = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="With --trim: text whose vocabulary is kept too."),
@@ -90,6 +97,7 @@ def pretrain(
     width: Annotated[int | None, typer.Option(help="Width of a compact model.")] = None,
     layers: Annotated[int | None, typer.Option(help="Layers of a compact model.")] = None,
     vocab: Annotated[int | None, typer.Option(help="Vocabulary of a compact model.")] = None,
+    reading: _Reading = None,
     trim: _Trim = None,
     keep: _Keep = None,
     descriptions: _Descriptions = None,
@@ -122,6 +130,7 @@ def pretrain(
                 "base": base,
                 "epochs": epochs,
                 "batch": batch,
+                "reading": reading,
                 "trim": trim,
                 "keep": kept_text,
                 "descriptions": descriptions,

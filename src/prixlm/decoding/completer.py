@@ -27,7 +27,7 @@ from prixlm.decoding.trie import Trie, open_trie
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.model import PrixLM
-from prixlm.lm.token_cache import build_tokens, encode_names
+from prixlm.lm.token_cache import build_tokens
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
 from prixlm.types import Answer, Array, Progress, Query
 
@@ -115,7 +115,12 @@ class Completer:
             )
         warn_of_another_kb(self.model, self.kb)
         self._has_warned = False  # of subjects that a trimmed model reads unlike its base
-        self.cache = build_tokens(self.kb, self.model.encoder.tokenizer, progress)
+        self.cache = build_tokens(
+            self.kb,
+            self.model.encoder.tokenizer,
+            progress,
+            reading=self.model.settings.reading,
+        )
         self.relation_names = lru_cache(maxsize=64)(self.kb.relation_names)
         self._relation_ids = lru_cache(maxsize=64)(self._read_relation_ids)
         self._tries = lru_cache(maxsize=8)(self._make_trie)
@@ -218,7 +223,7 @@ class Completer:
         lang = self.check_language(query.lang)
         description = self._described([query])[0].description or ""
         # Some tokenizers turn white space into a token, others turn odd characters into none.
-        tokens = encode_names(self.model.encoder.tokenizer, [query.subject])[0]
+        tokens = self.model.encoder.tokenise([query.subject], lang)[0]
         if not tokens or not query.subject.strip():
             raise PrixError(f"the name {query.subject!r} has no tokens: expected some text.")
         if query.relation is None:
@@ -228,7 +233,7 @@ class Completer:
             prefix = self.model.encoder.encode(query.subject, (lang, to), None, description)
         else:
             name = self.relation_names(lang)[self.relation_id(query.relation, lang)]
-            prefix = self.model.encoder.encode(query.subject, name, None, description)
+            prefix = self.model.encoder.encode(query.subject, name, None, description, lang=lang)
         if len(prefix) >= self.model.max_length:
             raise PrixError(
                 f"the query has {len(prefix)} tokens, and the model {self.model.max_length} "

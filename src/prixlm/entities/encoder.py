@@ -28,7 +28,8 @@ from prixlm.errors import PrixError
 from prixlm.files import write_atomically
 from prixlm.lm.encoding import Batch
 from prixlm.lm.model import SETTINGS, PrixLM
-from prixlm.lm.token_cache import Ragged, encode_names, make_ragged
+from prixlm.lm.token_cache import Ragged, make_ragged
+from prixlm.romanise import reading_version
 from prixlm.training.sampler import cut_batches
 from prixlm.types import Array, Progress
 
@@ -119,24 +120,38 @@ class EntityEncoder:
         tokenizer = json.loads(self.model.tokenizer.backend_tokenizer.to_str())
         tokenizer["post_processor"] = None  # not used here, and another one in a saved encoder
         digest.update(json.dumps(tokenizer).encode())
+        if self.model.settings.reading != "script":
+            digest.update(f"{self.model.settings.reading} {reading_version()}".encode())
         for name, value in self.model.backbone.base_model.state_dict().items():
             digest.update(name.encode())
             digest.update(memoryview(value.detach().cpu().contiguous().numpy()).cast("B"))
         return digest.hexdigest()
 
-    def encode(self, names: Sequence[str], progress: Progress | None = None) -> Array:
-        """Return the unit vectors of names: (N, H) float32. An empty name is read as `<s> </s>`."""
+    def encode(
+        self,
+        names: Sequence[str],
+        progress: Progress | None = None,
+        *,
+        langs: Sequence[str] | None = None,
+    ) -> Array:
+        """Return the unit vectors of names: (N, H) float32. An empty name is read as `<s> </s>`.
+
+        langs: the language of each name, for a model that reads names romanised.
+        """
         vectors = np.empty((len(names), self.width), np.float32)
         for start in range(0, len(names), _CHUNK):
-            chunk = self.tokenise(list(names[start : start + _CHUNK]))
+            chunk = self.tokenise(
+                list(names[start : start + _CHUNK]),
+                None if langs is None else langs[start : start + _CHUNK],
+            )
             vectors[start : start + len(chunk)] = self._encode_tokens(chunk)
             if progress is not None:
                 progress("encode", start + len(chunk), len(names))
         return vectors
 
-    def tokenise(self, names: list[str]) -> Ragged:
+    def tokenise(self, names: list[str], langs: str | Sequence[str] | None = None) -> Ragged:
         """Return the tokens of names, without `<s>` and `</s>`."""
-        return make_ragged(encode_names(self.model.encoder.tokenizer, names))
+        return make_ragged(self.model.encoder.tokenise(names, langs))
 
     @torch.inference_mode()
     def _encode_tokens(self, names: Ragged) -> Array:

@@ -104,7 +104,8 @@ def _append_vectors(kb: KB, encoder: EntityEncoder, work: Path, progress: Progre
         vectors.truncate(done * row_bytes)
         owners.truncate(done * 4)
         for owner, names in kb.all_names(start=done, batch_rows=_CHUNK):
-            vectors.write(encoder.encode(names).tobytes())
+            langs = [kb.languages[i] for i in kb.language_of(owner)]
+            vectors.write(encoder.encode(names, langs=langs).tobytes())
             owners.write(owner.astype(np.int32).tobytes())
             vectors.flush()
             owners.flush()

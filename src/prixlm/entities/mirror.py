@@ -247,7 +247,9 @@ class MirrorTask:
         self.source: _Words | _LinkedNames
         if config.positives == "links":
             assert kb is not None
-            names = build_tokens(kb, encoder.model.encoder.tokenizer).entities
+            model = encoder.model
+            cache = build_tokens(kb, model.encoder.tokenizer, reading=model.settings.reading)
+            names = cache.subjects
             self.source = _LinkedNames(names, kb, config.number)
         else:
             self.source = _Words(encoder.tokenise(read_words(config)))

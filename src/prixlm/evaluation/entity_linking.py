@@ -1,7 +1,7 @@
 """Cross-lingual entity linking (Sec. 3.3): link a mention in one language to entities of another.
 
     tasks = read_tasks("names.txt", {"fi": "fi_queries.txt"})
-    tables = evaluate_linking(tasks, [FuzzyScorer(), EncoderScorer(encoder)])
+    tables = evaluate_linking(tasks, [*spelling_scorers(), EncoderScorer(encoder)])
 
 An entity has one or more names. A mention may have several right entities, and any of them counts.
 The score of an entity is that of its best name. Ranks follow the tie rule of `metrics.py`: entities
@@ -20,7 +20,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -31,7 +31,7 @@ from prixlm.arrays import group_starts
 from prixlm.decoding.completer import Completer
 from prixlm.decoding.search import exact_ranks
 from prixlm.entities.encoder import EntityEncoder
-from prixlm.entities.spelling import TITLE, similarities, slices
+from prixlm.entities.spelling import SPELLINGS, Spelling, slices
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.model import PrixLM
@@ -72,6 +72,7 @@ class LinkingTask:
     offsets: Array  # (Q + 1,): mention i has the entities right[offsets[i]:offsets[i + 1]]
     right: Array  # entities, one mention after another
     problems: dict[str, int] = field(default_factory=dict)  # lines left out, by reason
+    into: str | None = None  # the language of the names
 
     def differ(self) -> Array:
         """Return (Q,) whether a mention is none of the names of its right entities."""
@@ -126,8 +127,8 @@ class Scorer(ABC):
     name: str
 
     @abstractmethod
-    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-        """Yield (q, N) scores of all names for a block of mentions, in order."""
+    def scores(self, task: LinkingTask, lang: str) -> Iterator[Array]:
+        """Yield (q, N) scores of all names for a block of mentions in `lang`, in order."""
 
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Return (Q,) the rank of the best right entity of every mention."""
@@ -137,7 +138,7 @@ class Scorer(ABC):
         starts = group_starts(owner)
         entity = owner[starts]  # (E,) entities that have a name, ascending
         ranks, done = np.empty(len(task.mentions)), 0
-        for scores in self.scores(task.mentions, task.names):
+        for scores in self.scores(task, lang):
             best = np.maximum.reduceat(scores[:, order], starts, axis=1)  # (q, E)
             ranks[done : done + len(best)] = _ranks(best, entity, task, done)
             done += len(best)
@@ -167,7 +168,7 @@ class EncoderScorer(Scorer):
 
     def __init__(self, encoder: EntityEncoder, name: str = "encoder") -> None:
         self.encoder, self.name = encoder, name
-        self._last: tuple[Sequence[str], Array, Array] | None = None
+        self._last: tuple[Sequence[str], str | None, Array, Array] | None = None
 
     def check(self, tasks: Mapping[str, LinkingTask]) -> None:
         """Refuse a trimmed model that reads mentions or names in other pieces than its base."""
@@ -175,38 +176,55 @@ class EncoderScorer(Scorer):
         names = list({name: None for task in tasks.values() for name in task.names})
         check_reading(self.encoder.model, names, f"names, asked of {self.name}")
 
-    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
+    def scores(self, task: LinkingTask, lang: str) -> Iterator[Array]:
         """Yield (q, N) cosines."""
-        vectors, index = self._vectors(names)
-        asked = self.encoder.encode(mentions)
+        vectors, index = self._vectors(task.names, task.into)
+        asked = self.encoder.encode(task.mentions, langs=_codes(language_of(lang), task.mentions))
         # Blocks of mentions, so that the (q, N) scores fit into memory.
-        for rows in slices(len(asked), len(names)):
+        for rows in slices(len(asked), len(task.names)):
             yield (asked[rows] @ vectors.T)[:, index]
 
-    def _vectors(self, names: Sequence[str]) -> tuple[Array, Array]:
+    def _vectors(self, names: Sequence[str], into: str | None) -> tuple[Array, Array]:
         """Return the vectors of the distinct names, and (N,) which of them is each name's.
 
         Each distinct name is scored once, so that equal names tie exactly. The vectors of the last
         list are kept, as all languages of a benchmark link to the same names.
         """
-        if self._last is None or self._last[0] != names:
+        if self._last is None or self._last[0] != names or self._last[1] != into:
             numbers: dict[str, int] = {}
             index = np.array([numbers.setdefault(name, len(numbers)) for name in names])
-            self._last = (names, self.encoder.encode(list(numbers)), index)
-        return self._last[1], self._last[2]
+            vectors = self.encoder.encode(list(numbers), langs=_codes(into, numbers))
+            self._last = (names, into, vectors, index)
+        return self._last[2], self._last[3]
 
 
 class FuzzyScorer(Scorer):
-    """Score by string similarity (rapidfuzz), without a model."""
+    """Score by spelling, without a model: by default rapidfuzz's string similarity."""
 
-    name = TITLE
+    def __init__(self, spelling: Spelling = SPELLINGS[0]) -> None:
+        self.spelling, self.name = spelling, spelling.title
 
     def check(self, tasks: Mapping[str, LinkingTask]) -> None:
         """Accept every task: strings can always be compared."""
 
-    def scores(self, mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
-        """Yield (q, N) string similarities."""
-        return similarities(mentions, names)
+    def scores(self, task: LinkingTask, lang: str) -> Iterator[Array]:
+        """Yield (q, N) similarities."""
+        return self.spelling.compare(task.mentions, task.names, language_of(lang), task.into)
+
+
+def spelling_scorers() -> list[FuzzyScorer]:
+    """Return the linkers that compare spellings: the first rows of every table."""
+    return [FuzzyScorer(spelling) for spelling in SPELLINGS]
+
+
+def language_of(title: str) -> str | None:
+    """Return the language of a column: `ja` and `ja_test` are Japanese. None if it names none."""
+    code = title.split("_")[0].split(".")[0]
+    return code if 2 <= len(code) <= 3 and code.isalpha() else None
+
+
+def _codes(lang: str | None, names: Collection[str]) -> list[str] | None:
+    return None if lang is None else [lang] * len(names)
 
 
 class PerLanguage:
@@ -334,12 +352,12 @@ def evaluate_linking_files(
     format: str = "xlbel",
     progress: Progress | None = None,
 ) -> list[ResultTable]:
-    """Evaluate string similarity and encoder folders on files; paths name rows and columns."""
+    """Evaluate spelling and encoder folders on files; paths name rows and columns."""
     tasks = read_tasks(names, name_rows(mentions), format)
     scorers = _load_scorers(encoders)
     for scorer in scorers:  # all of them, before the first is measured
         scorer.check(tasks)
-    return evaluate_linking(tasks, [FuzzyScorer(), *scorers], progress)
+    return evaluate_linking(tasks, [*spelling_scorers(), *scorers], progress)
 
 
 def evaluate_withheld_links(
@@ -353,7 +371,7 @@ def evaluate_withheld_links(
     most: int | None = None,
     progress: Progress | None = None,
 ) -> list[ResultTable]:
-    """Evaluate string similarity, encoders and translating Prix-LMs on a KB's withheld links.
+    """Evaluate spelling, encoders and translating Prix-LMs on a KB's withheld links.
 
     Refuses a model that was trained on these links. most: mentions sampled per language.
     """
@@ -370,7 +388,7 @@ def evaluate_withheld_links(
     for linker in translations:
         linker.completer.model.settings.lineage.check_unseen_links(kb, linker.name)
         linker.check(tasks)
-    return evaluate_linking(tasks, [FuzzyScorer(), *scorers, *translations], progress)
+    return evaluate_linking(tasks, [*spelling_scorers(), *scorers, *translations], progress)
 
 
 def _load_scorers(encoders: Sequence[Path]) -> list[EncoderScorer]:
@@ -578,7 +596,8 @@ def read_withheld_links(
     offsets = np.searchsorted(rows[:, 0], np.append(subjects, np.iinfo(np.int64).max))
     texts, owner = names or read_names(kb, into)
     mentions = kb.names(subjects.tolist())
-    return LinkingTask(texts, owner, mentions, offsets, rows[:, 1] - targets.start)
+    right = rows[:, 1] - targets.start
+    return LinkingTask(texts, owner, mentions, offsets, right, into=into)
 
 
 def _within(values: Array, ids: range) -> Array:

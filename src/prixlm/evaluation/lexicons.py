@@ -21,7 +21,7 @@ import numpy as np
 
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import mean_similarity
-from prixlm.entities.spelling import TITLE, similarities
+from prixlm.entities.spelling import SPELLINGS, Spelling
 from prixlm.entities.vecmap import fit_mapping
 from prixlm.errors import PrixError
 from prixlm.lm.trim import check_reading
@@ -123,15 +123,24 @@ def induce(encoder: EntityEncoder, dictionary: Dictionary, frequent: Sequence[st
     return Induced(result, words.candidates)
 
 
-def induce_by_spelling(dictionary: Dictionary, frequent: Sequence[str] = ()) -> Induced:
-    """Rank the translations of all test words by string similarity, without a model or train."""
+def induce_by_spelling(
+    dictionary: Dictionary,
+    frequent: Sequence[str] = (),
+    spelling: Spelling = SPELLINGS[0],
+    into: str | None = None,
+) -> Induced:
+    """Rank the translations of all test words by their spelling, without a model or train.
+
+    into: the language of the targets.
+    """
     words = _Words.of(dictionary, frequent)
     right = list(words.answers.values())
     result = {}
     for name, number in words.candidates.items():
         ranks = np.empty(len(right))
         done = 0
-        for scores in similarities(list(words.answers), list(words.targets)[:number]):
+        targets = list(words.targets)[:number]
+        for scores in spelling.compare(list(words.answers), targets, None, into):
             end = done + len(scores)
             ranks[done:end] = _best_ranks(scores, right[done:end])
             done = end
@@ -219,24 +228,26 @@ def evaluate_lexicons(
 ) -> list[ResultTable]:
     """Return accuracy (Hits@1) and MRR by encoder and pair of languages, among both candidate sets.
 
-    spelling: string similarity is the first row. Refuses an encoder with a trimmed vocabulary that
-    reads too many of the words in other pieces than its base.
+    spelling: comparisons of spelling are the first rows. Refuses an encoder with a trimmed
+    vocabulary that reads too many of the words in other pieces than its base.
     """
     for title, loaded in encoders.items():  # all of them, before the first is measured
         _check_reading(title, loaded, dictionaries, num_frequent)
-    methods: dict[str, EntityEncoder | None] = {TITLE: None} if spelling else {}
+    methods: dict[str, EntityEncoder | Spelling] = {}
+    if spelling:
+        methods |= {one.title: one for one in SPELLINGS}
     methods |= encoders
     # By metric, candidates and subset; and by candidates and pair the number of candidates.
     tables: dict[tuple[str, str, str], ResultTable] = {}
     num_candidates: dict[str, dict[str, int]] = {}
     done = 0
-    for method, encoder in methods.items():
+    for method, by in methods.items():
         for pair, (dictionary, lang) in dictionaries.items():
             frequent = _frequent(lang, num_frequent)
-            if encoder is None:
-                induced = induce_by_spelling(dictionary, frequent)
+            if isinstance(by, Spelling):
+                induced = induce_by_spelling(dictionary, frequent, by, lang)
             else:
-                induced = induce(encoder, dictionary, frequent)
+                induced = induce(by, dictionary, frequent)
             for candidates, number in induced.num_candidates.items():
                 num_candidates.setdefault(candidates, {})[pair] = number
                 for subset, part in induced.figures[candidates].items():

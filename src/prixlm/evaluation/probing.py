@@ -263,6 +263,11 @@ class _Probing:
         known = [mask for mask in masks if mask is not None]
         if not known:
             raise PrixError("the model's tokenizer has no mask: it cannot be probed.")
+        if model.settings.reading != "script":
+            raise PrixError(
+                f"the model reads names {model.settings.reading}, and prompts are in their script: "
+                "probe a model of `prixlm pretrain --reading script`."
+            )
         self.mask = known[0]
         base = model.encoder.base
         self.start, self.end, self.padding = (

@@ -33,12 +33,12 @@ from prixlm.entities.mirror import MirrorConfig
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import (
     EncoderScorer,
-    FuzzyScorer,
     Linker,
     LinkingTask,
     PerLanguage,
     Translation,
     evaluate_linking,
+    spelling_scorers,
     withheld_tasks,
 )
 from prixlm.evaluation.lexicons import Dictionaries, evaluate_lexicons
@@ -247,7 +247,7 @@ def _linkers(models: NamesModels) -> Iterator[Linker]:
         known = lang if lang in models.models.kb.languages else config.into
         return models.scorer(models.single(known).at(config.linking_at), positives, lang)
 
-    yield FuzzyScorer()
+    yield from spelling_scorers()
     for positives in POSITIVES:
         how = f"+ Mirror ({positives})"
         for other in config.others:

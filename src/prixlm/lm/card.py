@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from prixlm.lm.lineage import Lineage
+from prixlm.romanise import Reading
 
 _MASK = {
     "prefix": (
@@ -25,7 +26,19 @@ _MASK = {
 }
 
 
-def model_card(languages: list[str], mask: str, lineage: Lineage) -> str:
+_READING = {
+    "script": [],
+    "romanised": ["It reads and writes names in Latin letters: see `prixlm.romanise`."],
+    "both": [
+        "It reads names in their script and in Latin letters, and writes them in Latin letters:",
+        "see `prixlm.romanise`.",
+    ],
+}
+
+
+def model_card(
+    languages: list[str], mask: str, lineage: Lineage, reading: Reading = "script"
+) -> str:
     """Return the README.md of a model folder, with the front matter that the hub reads.
 
     mask: prefix or causal.
@@ -55,6 +68,7 @@ def model_card(languages: list[str], mask: str, lineage: Lineage) -> str:
         "    <s> [S] name </s></s> [P] [EN] [ES] </s></s> [O] its name in the other language [EOS]",
         "",
         "(with `[CLS]` and `[SEP]` where the base is a BERT.) " + _MASK[mask],
+        *_READING[reading],
         "",
         "```python",
         "from prixlm import PrixLM",

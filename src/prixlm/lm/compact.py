@@ -18,8 +18,9 @@ from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.descriptions import description_batches
 from prixlm.lm.encoding import add_tokens, special_tokens
-from prixlm.lm.model import PrixLM, Settings
+from prixlm.lm.model import PrixLM, make_settings
 from prixlm.lm.token_cache import name_batches
+from prixlm.romanise import Reading
 
 _MAX_NAMES = 2_000_000
 """Most names that a tokenizer is trained on: the trainer holds them all in memory."""
@@ -50,13 +51,21 @@ class CompactConfig:
             raise PrixError(f"vocab {self.vocab}: expected 600 or more, because 256 are bytes.")
 
 
-def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0, descriptions: int = 0) -> PrixLM:
+def make_compact(
+    kb: KB,
+    config: CompactConfig,
+    *,
+    seed: int = 0,
+    descriptions: int = 0,
+    reading: Reading = "script",
+) -> PrixLM:
     """Return a compact model with random weights and a tokenizer trained on the names of `kb`.
 
     descriptions: tokens of a subject's description that the model reads after its name.
+    reading: how it reads names.
     """
     # The tokenizer comes first: only the weights depend on the seed.
-    tokenizer = train_tokenizer(kb, config.vocab, descriptions=descriptions > 0)
+    tokenizer = train_tokenizer(kb, config.vocab, descriptions=descriptions > 0, reading=reading)
     add_tokens(tokenizer, kb.languages, descriptions)
     torch.manual_seed(seed)
     backbone = XLMRobertaForMaskedLM(  # type: ignore[no-untyped-call]
@@ -86,11 +95,13 @@ def make_compact(kb: KB, config: CompactConfig, *, seed: int = 0, descriptions: 
         mask_token="<mask>",
         extra_special_tokens=special_tokens(kb.languages, descriptions),
     )
-    settings = Settings(languages=tuple(kb.languages), descriptions=descriptions)
+    settings = make_settings(kb.languages, reading, descriptions=descriptions)
     return PrixLM(backbone, wrapped, settings)
 
 
-def train_tokenizer(kb: KB, vocab: int, *, descriptions: bool = False) -> Tokenizer:
+def train_tokenizer(
+    kb: KB, vocab: int, *, descriptions: bool = False, reading: Reading = "script"
+) -> Tokenizer:
     """Train a unigram tokenizer with `vocab` pieces, bytes and special tokens included.
 
     Training twice on the same names gives slightly different pieces: the trainer is not
@@ -106,7 +117,7 @@ def train_tokenizer(kb: KB, vocab: int, *, descriptions: bool = False) -> Tokeni
         show_progress=False,
     )
     letters = (vocab - len(_BYTES)) // 2
-    learned.train_from_iterator(_names(kb, letters, descriptions), trainer)
+    learned.train_from_iterator(_names(kb, letters, descriptions, reading), trainer)
     # The trainer does not support byte fallback: add the byte pieces with the lowest score.
     entries = [tuple(entry) for entry in json.loads(learned.to_str())["model"]["vocab"]]
     # Ten below the lowest score, so that bytes are used for unknown letters alone.
@@ -122,7 +133,7 @@ def train_tokenizer(kb: KB, vocab: int, *, descriptions: bool = False) -> Tokeni
     return tokenizer
 
 
-def _names(kb: KB, max_letters: int, descriptions: bool = False) -> Iterator[str]:
+def _names(kb: KB, max_letters: int, descriptions: bool, reading: Reading) -> Iterator[str]:
     """Yield the names to train on, with rare letters replaced by spaces.
 
     A KB in many scripts has more letters than a small vocabulary has room for. The rarest are left
@@ -130,18 +141,18 @@ def _names(kb: KB, max_letters: int, descriptions: bool = False) -> Iterator[str
     """
     # Two passes over the names, so that they are never all in memory: count, then yield.
     counts: Counter[str] = Counter()
-    for name in _normal_names(kb, descriptions):
+    for name in _normal_names(kb, descriptions, reading):
         counts.update(name)
     rare = [letter for letter, _ in counts.most_common()[max_letters:]]
     blank = dict.fromkeys(map(ord, rare), " ")
-    for name in _normal_names(kb, descriptions):
+    for name in _normal_names(kb, descriptions, reading):
         yield name.translate(blank) if blank else name
 
 
-def _normal_names(kb: KB, descriptions: bool) -> Iterator[str]:
+def _normal_names(kb: KB, descriptions: bool, reading: Reading) -> Iterator[str]:
     """Yield normalised names: all, or every n-th of a KB with more than `_MAX_NAMES`."""
     every = max(1, -(-kb.num_entities // _MAX_NAMES))
-    for names in name_batches(kb):
+    for names in name_batches(kb, reading):
         yield from (unicodedata.normalize("NFKC", name) for name in names[::every])
     for texts in description_batches(kb) if descriptions else ():
         # A model reads the beginning of a description.

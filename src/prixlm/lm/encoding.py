@@ -30,7 +30,8 @@ from prixlm.arrays import ragged_ranges
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.descriptions import DescribedSubjects, build_description_tokens
-from prixlm.lm.token_cache import TokenCache, encode_names
+from prixlm.lm.token_cache import TokenCache, encode_names, object_reading
+from prixlm.romanise import Reading, read_names
 from prixlm.types import Array
 
 ROLES = ("[S]", "[P]", "[O]", "[EOS]")
@@ -110,6 +111,7 @@ class FactEncoder:
     languages: tuple[str, ...]
     descriptions: int = 0  # most tokens of a subject's description
     longest: int = 0  # most tokens of a prefix with a description
+    reading: Reading = "script"  # how names are read before they are split into tokens
 
     def __post_init__(self) -> None:
         tokens = special_tokens(self.languages, self.descriptions)
@@ -126,20 +128,34 @@ class FactEncoder:
         assert token_id is not None, token
         return int(token_id)
 
+    def tokenise(
+        self, names: Sequence[str], langs: str | Sequence[str] | None = None
+    ) -> list[list[int]]:
+        """Return the ids of names, as the model reads them. langs: see `romanise`."""
+        return encode_names(self.tokenizer, read_names(names, self.reading, langs))
+
     def encode(
         self,
         subject: str,
         relation: str | tuple[str, str],
         object: str | None,
         description: str = "",
+        *,
+        lang: str | None = None,
     ) -> list[int]:
         """Encode one fact as the paper prints it; a pair of languages is a link.
 
         Without an object, return the prefix: everything up to and including `[O]`.
         description: of the subject; a model that reads none leaves it out.
+        lang: the language of the names of a triple, for a model that reads them romanised.
         """
         separators = [self.id(self.base.separator)] * 2
-        names = [subject, "" if isinstance(relation, tuple) else relation, object or ""]
+        langs = relation if isinstance(relation, tuple) else (lang, lang)
+        names = [
+            *read_names([subject], self.reading, langs[0]),
+            *([""] if isinstance(relation, tuple) else read_names([relation], self.reading, lang)),
+            *read_names([object or ""], object_reading(self.reading), langs[1]),
+        ]
         subject_ids, relation_ids, object_ids = encode_names(self.tokenizer, names)
         if isinstance(relation, tuple):
             relation_ids = [self.id(language_token(lang)) for lang in relation]
@@ -235,11 +251,10 @@ class BatchEncoder:
         # A link's relation is -1: look up row 0 instead, and replace its length below.
         relations = np.where(is_link, 0, self._relation_rows(facts))
         named = self.cache.relations.lengths(relations) if self.num_relations else 0
-        entities = self.cache.entities
         return [
-            entities.lengths(facts.subject),
+            self.cache.subjects.lengths(facts.subject),
             np.where(is_link, 2, named),  # a link has its two language tokens
-            entities.lengths(facts.object),
+            self.cache.entities.lengths(facts.object),
         ]
 
     def _names(self, facts: Facts) -> list[tuple[Array, Array]]:
@@ -256,12 +271,11 @@ class BatchEncoder:
         # (2 * links,) subject and object of each link in turn, as their tokens are in `predicates`.
         ends = np.stack([facts.subject[is_link], facts.object[is_link]], axis=1).ravel()
         predicates[in_link] = self.lang_ids[self.language(ends)]
-        entities = self.cache.entities
-        subjects = entities.take(facts.subject)
+        subjects = self.cache.subjects.take(facts.subject)
         if self.described is not None:
             prefix = subjects[1] + lengths + self.num_special
             subjects = self.described.add(*subjects, facts.subject, prefix)
-        return [subjects, (predicates, lengths), entities.take(facts.object)]
+        return [subjects, (predicates, lengths), self.cache.entities.take(facts.object)]
 
     def _targets(self, facts: Facts, prefix: Array) -> tuple[Array, Array, Array]:
         """Return row, predicting position and id of all object tokens and `[EOS]`, (T,) each."""

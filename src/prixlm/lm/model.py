@@ -14,6 +14,7 @@ Dimension letters: B facts, L positions, H width, V vocabulary, T predicted toke
 """
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +34,10 @@ from prixlm.lm.card import model_card
 from prixlm.lm.encoding import Batch, FactEncoder, add_tokens
 from prixlm.lm.kernels import Layout, linear_cross_entropy, packed_states, replace_dropout
 from prixlm.lm.lineage import Lineage
+from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.types import Array
 
+logger = logging.getLogger(__name__)
 SETTINGS = "prixlm.json"
 _UNTRIMMED = "untrimmed-tokenizer.json"
 
@@ -47,16 +50,23 @@ class Settings:
     mask: str = "prefix"  # or causal, for a loaded decoder that was trained with a causal mask
     lineage: Lineage = field(default_factory=Lineage)  # what it was trained on
     descriptions: int = 0  # tokens of the subject's description that it reads
+    reading: Reading = "script"  # how it reads names: in their script, romanised, or both
+    reading_version: str = ""  # of the romanised forms that it was trained on
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Settings":
         """Read what `as_dict` wrote."""
         lineage = Lineage.from_dict(values["trained"])
+        reading = values.get("reading", "script")
+        if reading not in READINGS:
+            raise ValueError(f"reading {reading}: expected {', '.join(READINGS)}")
         return cls(
             languages=tuple(values["languages"]),
             mask=values["mask"],
             lineage=lineage,
             descriptions=int(values.get("descriptions", 0)),
+            reading=reading,
+            reading_version=values.get("reading_version", ""),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,7 +74,35 @@ class Settings:
         languages = list(self.languages)
         values = {"languages": languages, "mask": self.mask, "trained": self.lineage.as_dict()}
         # A model without them has the settings, and so the identity, that it always had.
-        return values | ({"descriptions": self.descriptions} if self.descriptions else {})
+        if self.descriptions:
+            values["descriptions"] = self.descriptions
+        if self.reading != "script":
+            values |= {"reading": self.reading, "reading_version": self.reading_version}
+        return values
+
+    def warn_of_reading(self, folder: Path) -> None:
+        """Warn if names are romanised otherwise here than where the model was trained."""
+        if self.reading != "script" and self.reading_version != reading_version():
+            logger.warning(
+                "%s was trained on names that were romanised by %s; here it is %s. Install the "
+                "same versions, or expect worse answers.",
+                folder,
+                self.reading_version,
+                reading_version(),
+            )
+
+
+def make_settings(
+    languages: Sequence[str], reading: Reading, mask: str = "prefix", *, descriptions: int = 0
+) -> Settings:
+    """Return the settings of a model that is not trained yet."""
+    return Settings(
+        languages=tuple(languages),
+        mask=mask,
+        descriptions=descriptions,
+        reading=reading,
+        reading_version="" if reading == "script" else reading_version(),
+    )
 
 
 class PrixLM(nn.Module):
@@ -103,6 +141,7 @@ class PrixLM(nn.Module):
             settings.descriptions,
             # The other half is for the object: so long may a candidate be.
             longest=self.max_length // 2,
+            reading=settings.reading,
         )
 
     @classmethod
@@ -114,6 +153,7 @@ class PrixLM(nn.Module):
         seed: int = 0,
         keep: Callable[[Tokenizer], Array] | None = None,
         descriptions: int = 0,
+        reading: Reading = "script",
     ) -> "PrixLM":
         """Load a base model from the hub or a folder, and add role and language tokens.
 
@@ -138,17 +178,15 @@ class PrixLM(nn.Module):
             backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
             weight = backbone.get_input_embeddings().weight.data
             _draw_like(weight[:old_size], weight[old_size:], seed)
-        settings = Settings(
-            languages=tuple(languages),
-            mask="causal" if causal else "prefix",
-            descriptions=descriptions,
-        )
+        mask = "causal" if causal else "prefix"
+        settings = make_settings(languages, reading, mask, descriptions=descriptions)
         return cls(backbone, tokenizer, settings, untrimmed)
 
     @classmethod
     def load(cls, folder: str | Path) -> "PrixLM":
         """Load a model that `save` wrote."""
         settings = read_settings(Path(folder))
+        settings.warn_of_reading(Path(folder))
         backbone, tokenizer, _ = load_base(folder)
         untrimmed = Path(folder) / _UNTRIMMED
         return cls(backbone, tokenizer, settings, untrimmed if untrimmed.exists() else None)
@@ -165,7 +203,9 @@ class PrixLM(nn.Module):
         self.tokenizer.save_pretrained(folder)
         if self.untrimmed is not None:
             write_atomically(Path(folder) / _UNTRIMMED, self.untrimmed.to_str())
-        card = model_card(list(settings.languages), settings.mask, settings.lineage)
+        card = model_card(
+            list(settings.languages), settings.mask, settings.lineage, settings.reading
+        )
         (Path(folder) / "README.md").write_text(card, "utf-8")
         text = json.dumps(settings.as_dict(), indent=1, ensure_ascii=False)
         write_atomically(Path(folder) / SETTINGS, text + "\n")

@@ -2,9 +2,9 @@
 
     KB/tokens/HASH/   entities.ids, entities.offsets, relations.ids, relations.offsets, stamp.json
 
-There is one cache for each tokenizer, named by its hash, and it is built again only when the KB or
-the tokenizer changes. A name is a slice of one flat array of ids, so that array operations gather a
-batch of names.
+There is one cache for each tokenizer and reading, named by its hash, and it is built again only
+when the KB, the tokenizer or the reading changes. A name is a slice of one flat array of ids, so
+that array operations gather a batch of names.
 
     tokens = build_tokens(kb, tokenizer)
     ids, lengths = tokens.entities.take(np.array([3, 1, 4]))
@@ -33,6 +33,7 @@ from prixlm.files import (
     publish,
 )
 from prixlm.kb.store import KB
+from prixlm.romanise import Reading, read_names, reading_version
 from prixlm.types import Array, Progress
 
 VERSION = 1
@@ -75,6 +76,7 @@ class TokenCache:
     """The tokenised names of a KB."""
 
     entities: Ragged  # by entity id
+    subjects: Ragged  # the same, as a model reads them before [O]; more only if it reads both forms
     relations: Ragged  # by language * num_relations + relation, in the order of `KB.languages`
     folder: Path  # files derived from the tokens may be put here: they are removed with it
 
@@ -112,28 +114,49 @@ def make_ragged(rows: list[list[int]]) -> Ragged:
     return Ragged(ragged_offsets(lengths), flat)
 
 
-def build_tokens(kb: KB, tokenizer: Tokenizer, progress: Progress | None = None) -> TokenCache:
-    """Open the token cache of a KB, after building it if it is missing or out of date."""
+def build_tokens(
+    kb: KB,
+    tokenizer: Tokenizer,
+    progress: Progress | None = None,
+    *,
+    reading: Reading = "script",
+) -> TokenCache:
+    """Open the token cache of a KB, after building it if it is missing or out of date.
+
+    reading: how the model reads names. Where it reads both forms, objects are romanised.
+    """
     # The hash names the folder; the stamp also holds what the folder's name does not.
     key = tokenizer_hash(tokenizer)
     folder = kb.folder / "tokens" / key[:16]
     stamp = {"version": VERSION, "kb": kb.fingerprint(), "tokenizer": key}
+    if reading != "script":
+        folder = folder.with_name(f"{key[:16]}-{reading}")
+        stamp["reading"] = f"{reading} {reading_version()}"
     if not is_cached(folder, stamp):
         with open_workspace(partial_folder(folder), stamp) as work:
-            _write_tokens(kb, tokenizer, work.folder, progress)
+            _write_tokens(kb, tokenizer, work.folder, progress, reading)
             publish(work.folder, folder)
         drop_oldest_caches(folder.parent, MAX_CACHES)
         _drop_abandoned(folder.parent)
-    return TokenCache(open_ragged(folder / "entities"), open_ragged(folder / "relations"), folder)
+    entities = open_ragged(folder / "entities")
+    subjects = open_ragged(folder / "subjects") if reading == "both" else entities
+    return TokenCache(entities, subjects, open_ragged(folder / "relations"), folder)
 
 
-def name_batches(kb: KB) -> Iterator[list[str]]:
+def name_batches(kb: KB, reading: Reading = "script") -> Iterator[list[str]]:
     """Yield every name that a model of the KB reads: entities, then relations by language."""
-    yield from _entity_names(kb)
-    yield from _relation_names(kb)
+    yield from _entity_names(kb, reading)
+    yield from _relation_names(kb, reading)
 
 
-def _write_tokens(kb: KB, tokenizer: Tokenizer, folder: Path, progress: Progress | None) -> None:
+def object_reading(reading: Reading) -> Reading:
+    """Return how the names to predict are read: a model that reads both forms writes one."""
+    return "romanised" if reading == "both" else reading
+
+
+def _write_tokens(
+    kb: KB, tokenizer: Tokenizer, folder: Path, progress: Progress | None, reading: Reading
+) -> None:
     total = kb.num_entities + len(kb.languages) * kb.num_relations
     num_batches = itertools.count()
 
@@ -142,8 +165,11 @@ def _write_tokens(kb: KB, tokenizer: Tokenizer, folder: Path, progress: Progress
             progress("tokenise", min(total, next(num_batches) * _ROWS), total)
         return encode_names(tokenizer, names)
 
-    _write_ragged(folder / "entities", map(encode, _entity_names(kb)))
-    _write_ragged(folder / "relations", map(encode, _relation_names(kb)))
+    objects = object_reading(reading)
+    _write_ragged(folder / "entities", map(encode, _entity_names(kb, objects)))
+    if reading != objects:
+        _write_ragged(folder / "subjects", map(encode, _entity_names(kb, reading)))
+    _write_ragged(folder / "relations", map(encode, _relation_names(kb, reading)))
 
 
 def _drop_abandoned(parent: Path) -> None:
@@ -155,16 +181,16 @@ def _drop_abandoned(parent: Path) -> None:
                     shutil.rmtree(partial)
 
 
-def _entity_names(kb: KB) -> Iterator[list[str]]:
-    for batch in kb.batches("entities", ["name"], batch_rows=_ROWS):
-        yield batch.column(0).to_pylist()
+def _entity_names(kb: KB, reading: Reading) -> Iterator[list[str]]:
+    for batch in kb.batches("entities", ["name", "lang"], batch_rows=_ROWS):
+        yield read_names(batch["name"].to_pylist(), reading, batch["lang"].to_pylist())
 
 
-def _relation_names(kb: KB) -> Iterator[list[str]]:
+def _relation_names(kb: KB, reading: Reading) -> Iterator[list[str]]:
     for lang in kb.languages:
         names = kb.relation_names(lang)
         for start in range(0, len(names), _ROWS):
-            yield names[start : start + _ROWS]
+            yield read_names(names[start : start + _ROWS], reading, lang)
 
 
 def flatten(rows: list[list[int]], dtype: type) -> tuple[Array, Array]:

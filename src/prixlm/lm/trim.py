@@ -27,6 +27,7 @@ from prixlm.kb.store import KB
 from prixlm.lm.descriptions import description_batches
 from prixlm.lm.token_cache import encode_names, name_batches
 from prixlm.lm.words import frequent_words
+from prixlm.romanise import Reading, read_names
 from prixlm.types import Array, Progress
 
 if TYPE_CHECKING:
@@ -54,25 +55,27 @@ def pieces_to_keep(
     *,
     num_words: int = NUM_WORDS,
     descriptions: bool = False,
+    reading: Reading = "script",
 ) -> Array:
     """Return the ids of the pieces that a KB and some texts need, ascending.
 
     num_words: frequent words of each of its languages whose pieces are kept, too.
     descriptions: keep the pieces of the KB's descriptions, too.
+    reading: how the model reads names.
     """
     used = np.zeros(tokenizer.get_vocab_size(), bool)
-    for done, names in enumerate(name_batches(kb)):
+    for done, names in enumerate(name_batches(kb, reading)):
         _mark(used, tokenizer, names)
         if progress is not None:
             progress("trim", min((done + 1) * len(names), kb.num_entities), kb.num_entities)
     for batch in kb.batches("aliases", ["name"]):
-        _mark(used, tokenizer, batch.column(0).to_pylist())
+        _mark(used, tokenizer, read_names(batch.column(0).to_pylist(), reading))
     for described in description_batches(kb) if descriptions else ():
         _mark(used, tokenizer, described)
     for lang in kb.languages if num_words else ():
         with suppress(PrixError):  # wordfreq does not have every language
-            _mark(used, tokenizer, frequent_words(lang, num_words))
-    _mark(used, tokenizer, list(texts))
+            _mark(used, tokenizer, read_names(frequent_words(lang, num_words), reading, lang))
+    _mark(used, tokenizer, read_names(list(texts), reading))
     for piece, piece_id in tokenizer.get_vocab().items():
         letters = piece.removeprefix(_WORD_START).removeprefix(_CONTINUATION)
         used[piece_id] |= len(letters) <= 1 or _BYTE.fullmatch(piece) is not None
@@ -142,7 +145,8 @@ def read_differently(model: "PrixLM", texts: Sequence[str]) -> list[str]:
         return []
     distinct = list(dict.fromkeys(texts))
     # Compare pieces, not ids: trimming gives the kept pieces new ids.
-    pairs = zip(encode_names(now, distinct), encode_names(before, distinct), strict=True)
+    read = read_names(distinct, model.encoder.reading)
+    pairs = zip(encode_names(now, read), encode_names(before, read), strict=True)
     return [
         text
         for text, (ids, old_ids) in zip(distinct, pairs, strict=True)

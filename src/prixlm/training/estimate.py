@@ -116,19 +116,19 @@ def _sample(kb: KB, model: PrixLM, config: PretrainConfig, link_share: float) ->
     # A relation has a name in each language that the KB names it in.
     relations = {lang: kb.relation_names(lang) for lang in {row[0] for row in rows}}
     texts = iter(kb.descriptions(row[-1] for row in rows))
-    facts: list[Any] = [(s, relations[lang][r], o, next(texts)) for lang, s, r, o, _ in rows]
+    facts: list[Any] = [(s, relations[lang][r], o, next(texts), lang) for lang, s, r, o, _ in rows]
     # Two random names are about as long as the two of a link.
     num_ends = 2 * (_SAMPLE - num_triples)
     ends = kb.entities(np.random.default_rng(0).integers(0, kb.num_entities, num_ends).tolist())
     texts = iter(kb.descriptions(a.id for a in ends[::2]))
     for a, b in zip(ends[::2], ends[1::2], strict=True):
-        facts.append((a.name, (a.lang, b.lang), b.name, next(texts)))
+        facts.append((a.name, (a.lang, b.lang), b.name, next(texts), None))
     encoded = []
-    for subject, relation, object_, text in facts:
-        prefix = model.encoder.encode(subject, relation, None, text)
-        ids = model.encoder.encode(subject, relation, object_, text)
+    for subject, relation, object_, text, lang in facts:
+        prefix = model.encoder.encode(subject, relation, None, text, lang=lang)
+        ids = model.encoder.encode(subject, relation, object_, text, lang=lang)
         # All but the description, the eight special tokens of an input and the two after it.
-        num_tokens = len(model.encoder.encode(subject, relation, object_)) - 10
+        num_tokens = len(model.encoder.encode(subject, relation, object_, lang=lang)) - 10
         # Inputs end before [EOS] and the separator; targets are the object and [EOS].
         encoded.append(_EncodedFact(ids[:-2], len(prefix), ids[len(prefix) : -1], num_tokens))
     return encoded

@@ -35,6 +35,7 @@ from prixlm.lm.model import SETTINGS, PrixLM, read_settings
 from prixlm.lm.token_cache import build_tokens, tokenizer_hash
 from prixlm.lm.trim import pieces_to_keep
 from prixlm.reports.plots import plot_metrics
+from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
 from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
 from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
@@ -61,6 +62,7 @@ class PretrainConfig:
     batch: int = 1024  # facts in one update
     token_budget: int = 16_384  # padded tokens in one pass through the model
     num_valid: int = 2000  # valid triples that the validation loss is measured on
+    reading: Reading = "script"  # how names are read: script, romanised or both
     trim: bool = False  # keep only the pieces of the base's vocabulary that the KB needs
     keep: str | None = None  # text file whose pieces are kept too, with trim
     descriptions: int = 0  # tokens of the subject's description to read after its name
@@ -79,6 +81,8 @@ class PretrainConfig:
             raise PrixError(
                 f"--descriptions {self.descriptions}: expected 0 to {MAX_TOKENS} tokens."
             )
+        if self.reading not in READINGS:
+            raise PrixError(f"reading {self.reading}: expected {', '.join(READINGS)}.")
         if self.keep is not None and not self.trim:
             raise PrixError("--keep requires --trim: it names a text whose pieces are kept.")
         if self.base == "compact" and self.trim:
@@ -123,6 +127,10 @@ class PretrainConfig:
         del values["token_budget"], values["base"]
         if not self.descriptions:  # as before there were any
             del values["descriptions"]
+        if self.reading == "script":
+            del values["reading"]  # runs from before there was a choice can be resumed
+        else:
+            values["reading"] = [self.reading, reading_version()]
         values["keep"] = _texts_to_keep(self)  # the texts count, not the path of their file
         return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
@@ -195,14 +203,24 @@ def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None)
     """Return the model that a run starts from: compact, or a base with new tokens."""
     seed, described = config.training.seed, config.descriptions
     if config.base == "compact":
-        return make_compact(kb, config.compact, seed=seed, descriptions=described)
+        return make_compact(
+            kb, config.compact, seed=seed, descriptions=described, reading=config.reading
+        )
     texts = _texts_to_keep(config)
 
     def keep(tokenizer: Tokenizer) -> Array:
-        return pieces_to_keep(kb, tokenizer, texts, progress, descriptions=described > 0)
+        return pieces_to_keep(
+            kb, tokenizer, texts, progress, descriptions=described > 0, reading=config.reading
+        )
 
-    kept = keep if config.trim else None
-    return PrixLM.from_base(config.base, kb.languages, seed=seed, keep=kept, descriptions=described)
+    return PrixLM.from_base(
+        config.base,
+        kb.languages,
+        seed=seed,
+        keep=keep if config.trim else None,
+        descriptions=described,
+        reading=config.reading,
+    )
 
 
 def _check_folder(to: Path) -> None:
@@ -262,7 +280,7 @@ class PretrainTask:
     ) -> None:
         """Prepare tokens, facts and validation facts, and give the model its lineage."""
         self.config = config
-        cache = build_tokens(kb, model.encoder.tokenizer, progress)
+        cache = build_tokens(kb, model.encoder.tokenizer, progress, reading=model.settings.reading)
         self.batches = BatchEncoder(model.encoder, kb, cache)
         self.supply = FactSupply(kb, self.batches, config.supply)
         self.valid = self._read_valid(kb, model)
