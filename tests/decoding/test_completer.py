@@ -1,5 +1,6 @@
 """Completion as users ask for it: names in, named answers out."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,12 @@ from prixlm import KB, PrixError, PrixLM, import_kb
 from prixlm.decoding.completer import Completer, SearchConfig, read_candidates
 from prixlm.decoding.search import score_all
 from prixlm.decoding.trie import Trie
+from prixlm.romanise import Reading
+from prixlm.training.loop import TrainingConfig
+from prixlm.training.pretrain import pretrain
 from prixlm.types import Query
 from tests.conftest import TOY_FACTS
+from tests.training.helpers import TINY
 from tests.trimmed import save_trimmed
 
 EXACT = SearchConfig(search="exact")
@@ -26,6 +31,47 @@ def test_a_trained_model_completes_and_translates(completer: Completer) -> None:
         scores = [answer.score for answer in answers]
         assert scores == sorted(scores, reverse=True)
     assert completer.complete("Atlantis", "capital", lang="en")  # unseen, and no error
+
+
+@pytest.mark.parametrize("reading", ["romanised", "both"])
+def test_a_model_that_reads_names_romanised_answers_in_the_script(
+    shared_toy: KB, tmp_path: Path, reading: Reading
+) -> None:
+    training = TrainingConfig(lr=1e-2, log_every=100, checkpoints=(1.0,))
+    compact = dataclasses.replace(TINY.compact, dropout=0.0)
+    config = dataclasses.replace(
+        TINY, epochs=60, training=training, compact=compact, reading=reading
+    )
+    pretrain(shared_toy, tmp_path / "model", config)
+    model = PrixLM.load(tmp_path / "model")  # the folder says how the model reads
+    assert model.settings.reading == model.encoder.reading == reading
+    completer = Completer(model, shared_toy)
+    for search in (SearchConfig(), EXACT):
+        answers = completer.translate("Finland", lang="en", to="ja", config=search)
+        assert answers[0].name == "フィンランド" and len(answers) == 4
+    assert completer.complete("Finland", "capital", lang="en")[0].name == "Helsinki"
+
+
+def test_entities_with_the_same_romanised_name_are_all_found(
+    trained: PrixLM, tmp_path: Path
+) -> None:
+    facts = "".join(f"en\t{name}\tin\tEurope\n" for name in ("Αθήνα", "athina", "ATHÍNA", "x"))
+    (tmp_path / "f.tsv").write_text("lang\tsubject\trelation\tobject\n" + facts, "utf-8")
+    kb = import_kb([tmp_path / "f.tsv"], tmp_path / "kb")
+    settings = dataclasses.replace(trained.settings, reading="romanised", reading_version="1")
+    model = PrixLM(trained.backbone, trained.tokenizer, settings)
+    completer = Completer(model, kb)
+    alike = np.array(sorted(e.id for e in kb.entities(range(kb.num_entities)) if len(e.name) == 6))
+    names = {entity.name for entity in kb.entities(alike.tolist())} - {"Europe"}
+    assert names == {"athina", "ATHÍNA"}
+    trie = completer.trie("en")
+    assert len(trie.entity) == kb.num_entities, "no name is lost"
+    nodes = {e.name: int(trie.nodes_of(np.array([e.id]))[0]) for e in kb.entities(range(5))}
+    assert nodes["Αθήνα"] == nodes["athina"] == nodes["ATHÍNA"] != nodes["x"]
+    for search in (SearchConfig(k=5), SearchConfig(k=5, search="exact")):
+        answers = completer.complete("x", "in", lang="en", config=search)
+        scores = {answer.name: answer.score for answer in answers}
+        assert len(scores) == 5 and scores["Αθήνα"] == scores["athina"] == scores["ATHÍNA"]
 
 
 def test_subjects_that_a_trimmed_model_reads_unlike_its_base_are_told_once(

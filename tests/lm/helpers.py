@@ -29,7 +29,7 @@ def make_encoder(base: str, tokenizers: dict[str, Tokenizer], langs: list[str]) 
 
 
 def batch_encoder(encoder: FactEncoder, kb: KB) -> BatchEncoder:
-    return BatchEncoder(encoder, kb, build_tokens(kb, encoder.tokenizer))
+    return BatchEncoder(encoder, kb, build_tokens(kb, encoder.tokenizer, reading=encoder.reading))
 
 
 def all_facts(kb: KB) -> Facts:
@@ -54,7 +54,8 @@ def encode_one(encoder: FactEncoder, kb: KB, facts: Facts, row: int) -> list[int
     relation = int(facts.relation[row])
     if relation == LINK:
         return encoder.encode(subject.name, (subject.lang, object_.lang), object_.name)
-    return encoder.encode(subject.name, kb.relation_names(subject.lang)[relation], object_.name)
+    name = kb.relation_names(subject.lang)[relation]
+    return encoder.encode(subject.name, name, object_.name, subject.lang)
 
 
 def paper_batch(model: PrixLM, kb: KB, facts: Facts) -> Batch:

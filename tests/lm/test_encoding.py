@@ -1,5 +1,6 @@
 """The paper's two input formats, token by token, and batches against one fact at a time."""
 
+import dataclasses
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from prixlm.lm.encoding import (
     language_token,
 )
 from prixlm.lm.token_cache import build_tokens
+from prixlm.romanise import READINGS, Reading
 from tests.lm.helpers import BASE_TOKENS, all_facts, batch_encoder, encode_one, make_encoder
 
 
@@ -65,11 +67,24 @@ def test_an_encoded_fact_can_be_decoded(base: str, tokenizers: dict[str, Tokeniz
         assert decode(encoder, encoder.encode(*fact)) == fact
 
 
+def test_names_are_encoded_as_the_model_reads_them(tokenizers: dict[str, Tokenizer]) -> None:
+    encoder = make_encoder("xlmr", tokenizers, ["el", "en"])
+    romanised, both = (dataclasses.replace(encoder, reading=r) for r in ("romanised", "both"))
+    link = ("Αθήνα", ("el", "en"), "Athens")
+    assert romanised.encode(*link) == encoder.encode("athina", ("el", "en"), "athens")
+    assert both.encode(*link) == encoder.encode("Αθήνα athina", ("el", "en"), "athens")
+    # A name without Latin letters is read in its script, and one that is Latin already once.
+    assert romanised.tokenise(["\u0301", "athens"]) == encoder.tokenise(["\u0301", "athens"])
+    assert both.tokenise(["\u0301", "Athens"]) == encoder.tokenise(["\u0301", "Athens"])
+
+
+@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("base", ["xlmr", "mbert"])
 def test_a_batch_equals_its_facts_encoded_one_by_one(
-    base: str, shared_toy: KB, tokenizers: dict[str, Tokenizer]
+    base: str, reading: Reading, shared_toy: KB, tokenizers: dict[str, Tokenizer]
 ) -> None:
     encoder = make_encoder(base, tokenizers, shared_toy.languages)
+    encoder = dataclasses.replace(encoder, reading=reading)
     batches = batch_encoder(encoder, shared_toy)
     facts = all_facts(shared_toy)
     facts = facts.select(np.random.default_rng(0).permutation(len(facts)))

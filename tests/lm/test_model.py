@@ -1,5 +1,7 @@
 """The model: no leak, the loss as a slow reference computes it, folders that others can load."""
 
+import dataclasses
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,3 +179,23 @@ def test_a_folder_that_is_not_a_model_is_refused(bases: dict[str, Path], tmp_pat
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     with pytest.raises(PrixError, match="is an unfinished run"):
         PrixLM.load(tmp_path / "run")
+
+
+def test_a_folder_says_how_its_model_reads_names(
+    bases: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    PrixLM.from_base(bases["xlmr"], ["en"]).save(tmp_path / "script")
+    assert "reading" not in json.loads((tmp_path / "script" / "prixlm.json").read_text())
+    model = PrixLM.from_base(bases["xlmr"], ["en"], reading="romanised")
+    model.save(tmp_path / "latin")
+    assert PrixLM.load(tmp_path / "latin").settings == model.settings
+    assert "in Latin letters" in (tmp_path / "latin" / "README.md").read_text("utf-8")
+    assert not caplog.text
+    settings = dataclasses.replace(model.settings, reading_version="of yesterday")
+    PrixLM(model.backbone, model.tokenizer, settings).save(tmp_path / "old")
+    PrixLM.load(tmp_path / "old")
+    assert "were romanised by of yesterday" in caplog.text
+    path = tmp_path / "old" / "prixlm.json"
+    path.write_text(path.read_text().replace('"romanised"', '"runes"'))
+    with pytest.raises(PrixError, match="reading runes: expected script"):
+        PrixLM.load(tmp_path / "old")

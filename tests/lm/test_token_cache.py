@@ -13,7 +13,14 @@ from tokenizers import Tokenizer
 from prixlm import KB, import_kb
 from prixlm.files import locked
 from prixlm.lm import token_cache as module
-from prixlm.lm.token_cache import Ragged, build_tokens, encode_names, tokenizer_hash
+from prixlm.lm.token_cache import (
+    Ragged,
+    build_tokens,
+    encode_names,
+    object_reading,
+    tokenizer_hash,
+)
+from prixlm.romanise import READINGS, read_names
 
 
 def test_every_name_has_the_ids_that_the_tokenizer_gives_it(
@@ -29,6 +36,28 @@ def test_every_name_has_the_ids_that_the_tokenizer_gives_it(
         for relation, name in enumerate(world.relation_names(lang)):
             row = cache.relations.row(index * world.num_relations + relation)
             assert row.tolist() == tokenizer.encode(name, add_special_tokens=False).ids
+
+
+def test_each_reading_has_a_cache_of_its_own(
+    toy: KB, tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = tokenizers["xlmr"]
+    caches = {reading: build_tokens(toy, tokenizer, reading=reading) for reading in READINGS}
+    assert len({cache.folder for cache in caches.values()}) == 3
+    for entity in toy.entities(range(toy.num_entities)):
+        for reading, cache in caches.items():
+            asked, answer = (
+                encode_names(tokenizer, read_names([entity.name], how, entity.lang))[0]
+                for how in (reading, object_reading(reading))
+            )
+            assert cache.subjects.row(entity.id).tolist() == asked
+            assert cache.entities.row(entity.id).tolist() == answer
+    # Another romanisation makes another cache in its place.
+    stamp = caches["romanised"].folder / "stamp.json"
+    before = stamp.read_text()
+    monkeypatch.setattr(module, "reading_version", lambda: "another")
+    build_tokens(toy, tokenizer, reading="romanised")
+    assert "another" in stamp.read_text() != before
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=20), st.data())

@@ -293,6 +293,13 @@ def test_settings_that_do_not_affect_what_is_learnt_are_not_in_the_fingerprint()
     assert dataclasses.replace(TINY, training=other).fingerprint() != TINY.fingerprint()
 
 
+def test_the_reading_is_part_of_what_is_learnt() -> None:
+    romanised = dataclasses.replace(TINY, reading="romanised")
+    assert romanised.fingerprint() != TINY.fingerprint()
+    with pytest.raises(PrixError, match="reading latin: expected script, romanised, both"):
+        dataclasses.replace(TINY, reading="latin")  # type: ignore[arg-type]
+
+
 def test_the_texts_to_keep_count_and_not_the_path_of_their_file(tmp_path: Path) -> None:
     texts = {"one": "Suomi\n", "same": "Suomi\n", "other": "Ranska\n"}
     prints = {}

@@ -291,7 +291,9 @@ class ModelRanker(Ranker):
         if encoder.descriptions:
             texts = self.completer.kb.descriptions(ids.tolist())
         return [
-            encoder.encode(names[subject], relations[relation], None, texts[subject])
+            encoder.encode(
+                names[subject], relations[relation], None, texts[subject], lang=queries.lang
+            )
             for subject, relation in zip(index.tolist(), queries.relation.tolist(), strict=True)
         ]
 
