@@ -27,11 +27,11 @@ def test_the_vector_store_has_all_names_and_is_resumed_after_a_kill(
     monkeypatch.setattr(index_module, "_CHUNK", 4)
     encode, sizes = encoder.encode, []
 
-    def dying(names: list[str]) -> np.ndarray:
+    def dying(names: list[str], langs: list[str]) -> np.ndarray:
         sizes.append(len(names))
         if len(sizes) == 3:
             raise KeyboardInterrupt
-        return encode(names)
+        return encode(names, langs=langs)
 
     monkeypatch.setattr(encoder, "encode", dying)
     with pytest.raises(KeyboardInterrupt):
