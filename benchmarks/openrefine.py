@@ -34,9 +34,9 @@ import numpy as np
 from rapidfuzz import fuzz, process
 
 from prixlm import KB, import_kb
-from prixlm.entities.romanise import romanise
 from prixlm.languages import script_of_text
 from prixlm.metrics import reliability
+from prixlm.romanise import romanise
 from serve import running_server
 
 DBP5L = Path(__file__).parents[2] / "shared" / "data" / "dbp5l"

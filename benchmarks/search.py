@@ -24,9 +24,9 @@ import numpy as np
 
 from prixlm import KB, import_kb
 from prixlm.entities.names import NameIndex, build_names, fold
-from prixlm.entities.romanise import romanise
 from prixlm.kb.store import Manifest
 from prixlm.kb.writer import write_table
+from prixlm.romanise import romanise
 
 _SPACELESS = ("ja", "zh", "th")
 _ALIASES = 5

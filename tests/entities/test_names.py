@@ -17,12 +17,11 @@ from rapidfuzz import fuzz, process
 from prixlm import KB
 from prixlm.entities import names as names_module
 from prixlm.entities.names import NameHit, NameIndex, build_names, fold
-from prixlm.entities.romanise import romanise
 from prixlm.errors import PrixError
 from prixlm.files import partial_folder
 from prixlm.kb.store import Manifest
 from prixlm.kb.writer import write_table
-from prixlm.romanise import has_dictionary
+from prixlm.romanise import has_dictionary, romanise
 from tests.helpers import run_python
 
 Named = tuple[str, str, str]  # language, name, concept

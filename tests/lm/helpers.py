@@ -55,7 +55,7 @@ def encode_one(encoder: FactEncoder, kb: KB, facts: Facts, row: int) -> list[int
     if relation == LINK:
         return encoder.encode(subject.name, (subject.lang, object_.lang), object_.name)
     name = kb.relation_names(subject.lang)[relation]
-    return encoder.encode(subject.name, name, object_.name, subject.lang)
+    return encoder.encode(subject.name, name, object_.name, lang=subject.lang)
 
 
 def paper_batch(model: PrixLM, kb: KB, facts: Facts) -> Batch:

@@ -133,6 +133,11 @@ class FreeWriter:
     def __init__(self, completer: Completer) -> None:
         self.completer = completer
         encoder = completer.model.encoder
+        if encoder.reading != "script":
+            raise PrixError(
+                "the model writes names in Latin letters, so that it can only choose among names of "
+                "the KB. Write names with a model of `prixlm pretrain --reading script`."
+            )
         special = [*ROLES[:-1], *map(language_token, encoder.languages)]
         special += [encoder.base.start, encoder.base.separator, encoder.base.padding]
         ids = {encoder.id(token) for token in special}

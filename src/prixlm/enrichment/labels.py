@@ -26,7 +26,6 @@ import pyarrow as pa
 from prixlm.arrays import random_positions, rank_in_group
 from prixlm.enrichment.naming.candidates import Candidates, Kinds, Lexicon, Namer, Thing, is_taken
 from prixlm.enrichment.naming.writing import Examples, NameWriter
-from prixlm.entities.romanise import romanise
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.languages import script_of_language
@@ -38,6 +37,7 @@ from prixlm.rankers.calibrated import (
     cross_scores,
     fit_probability,
 )
+from prixlm.romanise import romanise
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)

@@ -47,11 +47,11 @@ from prixlm.entities.matching import (
     lift_exact,
 )
 from prixlm.entities.names import NameHit, NameIndex, build_names, fold
-from prixlm.entities.romanise import romanise
 from prixlm.files import write_atomically
 from prixlm.kb.lookup import Lookup, build_lookup
 from prixlm.kb.store import KB
 from prixlm.metrics import reliability
+from prixlm.romanise import romanise
 from prixlm.types import Array, Progress
 
 if TYPE_CHECKING:  # an encoder brings torch, which a server without one does not need

@@ -25,11 +25,11 @@ import numpy as np
 
 from prixlm.enrichment.labels import NUM_HIDDEN, LabelConfig, LabelProposer
 from prixlm.enrichment.naming.candidates import Thing
-from prixlm.entities.romanise import romanise
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability, reliability
 from prixlm.reports.tables import ResultTable
+from prixlm.romanise import romanise
 from prixlm.types import Array, Progress
 
 PRECISION = 0.9

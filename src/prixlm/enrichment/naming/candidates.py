@@ -22,8 +22,8 @@ import numpy as np
 
 from prixlm.arrays import group_starts, rank_in_group
 from prixlm.enrichment.naming.writing import Casing, NameWriter, is_capital
-from prixlm.entities.romanise import romanise
 from prixlm.languages import script_of_text
+from prixlm.romanise import romanise
 from prixlm.types import Array
 
 MOST_WRITTEN = 10
