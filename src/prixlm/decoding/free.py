@@ -135,8 +135,8 @@ class FreeWriter:
         encoder = completer.model.encoder
         if encoder.reading != "script":
             raise PrixError(
-                "the model writes names in Latin letters, so that it can only choose among names of "
-                "the KB. Write names with a model of `prixlm pretrain --reading script`."
+                "the model writes names in Latin letters, so it can only choose among names of the "
+                "KB. Write names with a model of `prixlm pretrain --reading script`."
             )
         special = [*ROLES[:-1], *map(language_token, encoder.languages)]
         special += [encoder.base.start, encoder.base.separator, encoder.base.padding]
