@@ -144,6 +144,17 @@ def test_equal_runs_propose_the_same(scripts: KB) -> None:
     assert first[0].equals(second[0]) and first[1] == second[1]
 
 
+def test_the_confidence_can_be_fitted_on_a_sample(scripts: KB) -> None:
+    proposer = LabelProposer(scripts, "ru", LabelConfig(asked=200))
+    assert proposer.reliability.number == 50, "a quarter of the 200"
+    things = [thing for batch in proposer.unnamed() for thing in batch if len(thing.names) == 2]
+    right = [
+        name == spell(thing.names[0][0].lower()).title()
+        for thing, (name, _, _) in zip(things, proposer.best(things), strict=True)
+    ]
+    assert len(right) == 150 and np.mean(right) > 0.8
+
+
 def test_a_limit_leaves_the_others_to_be_taken_over(scripts: KB) -> None:
     _, summary = propose_labels(scripts, ["ru"], LabelConfig(written=0))
     assert summary["ru"]["written_for"] == 0 and summary["ru"]["names"] == 0

@@ -178,7 +178,9 @@ class LabelProposer:
     def _fit(self, things: list[Thing]) -> None:
         """Learn writers and the confidence, which is measured on concepts that were not read."""
         position = random_positions(len(things), self.config.seed)
-        fold = (position * _NUM_FOLDS).astype(np.int64)
+        # The first ones by `position` are asked: each fold has its share of them.
+        share = min(1.0, self.config.asked / len(things))
+        fold = (position / share * _NUM_FOLDS).astype(np.int64) % _NUM_FOLDS
         taken = np.array([is_taken(thing) for thing in things])
         examples: dict[str, _Linked] = {}
         if self.config.sources and taken.mean() < _MOSTLY_TAKEN:
@@ -194,7 +196,7 @@ class LabelProposer:
         self._fewest_langs = int(np.quantile(num_langs, _UNLIKE, method="lower"))
         kind = self._kind(things)
         # Without writers every sampled thing is cheap to ask.
-        asked = np.flatnonzero(position < self.config.asked / max(1, len(things)))
+        asked = np.flatnonzero(position < share)
         if not examples:
             asked = np.arange(len(things))
         parts = [
