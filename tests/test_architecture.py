@@ -22,7 +22,7 @@ TESTS = ROOT / "tests"
 # A room imports itself and the rooms to its left; rooms in one brace do not import each other.
 RULE = (
     "root < kb < {importers, reports, lm, proposals} < {training, decoding} < entities < rankers "
-    "< enrichment < evaluation < engine < service < demo < cli"
+    "< linking < enrichment < evaluation < engine < service < demo < cli"
 )
 NO_TORCH_ROOMS = ("root", "kb", "importers", "reports", "proposals")
 HEAVY = ("torch", "transformers", "duckdb", "pyarrow", "numpy")

@@ -72,6 +72,7 @@ class LinkingTask:
     offsets: Array  # (Q + 1,): mention i has the entities right[offsets[i]:offsets[i + 1]]
     right: Array  # entities, one mention after another
     problems: dict[str, int] = field(default_factory=dict)  # lines left out, by reason
+    entities: Array | None = None  # (Q,) ids of the mentions, if they are entities of a KB
 
     def differ(self) -> Array:
         """Return (Q,) whether a mention is none of the names of its right entities."""
@@ -351,11 +352,13 @@ def evaluate_withheld_links(
     langs: Sequence[str] | None = None,
     split: str = "test",
     most: int | None = None,
+    more: Sequence[Linker] = (),
     progress: Progress | None = None,
 ) -> list[ResultTable]:
     """Evaluate string similarity, encoders and translating Prix-LMs on a KB's withheld links.
 
-    Refuses a model that was trained on these links. most: mentions sampled per language.
+    Refuses a model that was trained on these links. most: mentions sampled per language. more:
+    further rows.
     """
     tasks = withheld_tasks(kb, into, langs, split, most)
     scorers = _load_scorers(encoders)
@@ -370,7 +373,7 @@ def evaluate_withheld_links(
     for linker in translations:
         linker.completer.model.settings.lineage.check_unseen_links(kb, linker.name)
         linker.check(tasks)
-    return evaluate_linking(tasks, [FuzzyScorer(), *scorers, *translations], progress)
+    return evaluate_linking(tasks, [FuzzyScorer(), *scorers, *translations, *more], progress)
 
 
 def _load_scorers(encoders: Sequence[Path]) -> list[EncoderScorer]:
@@ -578,7 +581,8 @@ def read_withheld_links(
     offsets = np.searchsorted(rows[:, 0], np.append(subjects, np.iinfo(np.int64).max))
     texts, owner = names or read_names(kb, into)
     mentions = kb.names(subjects.tolist())
-    return LinkingTask(texts, owner, mentions, offsets, rows[:, 1] - targets.start)
+    right = rows[:, 1] - targets.start
+    return LinkingTask(texts, owner, mentions, offsets, right, entities=subjects)
 
 
 def _within(values: Array, ids: range) -> Array:

@@ -142,6 +142,11 @@ class Evidence:
 
         asked: (A,) entities of ours, ascending. allowed: a mask over the entities of theirs.
         """
+        left, name = self.candidates(asked, allowed)
+        return self.describe(left, name)
+
+    def candidates(self, asked: Array, allowed: Array) -> tuple[Array, Array]:
+        """Return the same as entities of ours and rows of their names, sorted: (P,) each."""
         found = [_only(pairs, asked) for pairs in self.texts.found]
         k = self.texts.per_source
         if self.chunks is not None and self.maps is not None:
@@ -155,7 +160,7 @@ class Evidence:
             found = [Pairs(*(np.zeros(0, np.int64),) * 3)]
         left, name = unite(found)
         kept = allowed[self.texts.theirs.owner[name]]
-        return self.describe(left[kept], name[kept])
+        return left[kept], name[kept]
 
     def _neighbours(self, graph: Neighbourhoods, asked: Array, targets: Array) -> list[Pairs]:
         """Return candidates that share facts, or lie in a similar neighbourhood."""

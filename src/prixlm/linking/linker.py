@@ -20,24 +20,23 @@ Dimension letters: P candidate pairs, K features, E entities of the graph.
 """
 
 import logging
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from prixlm.arrays import random_positions
 from prixlm.errors import PrixError
+from prixlm.linking.confidence import TREES, Confidence, best_of_each, compete
 from prixlm.linking.evidence import (
     KINDS,
     SCORES,
     CandidatePairs,
     Evidence,
     TextEvidence,
-    gap_to_others,
 )
 from prixlm.linking.graph import Facts, Neighbourhoods, unify_relations
 from prixlm.linking.names import Names, NameSide
-from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig, fit_probability
+from prixlm.rankers.calibrated import TreeConfig
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class LinkerConfig:
     rounds: int = 2  # the sure links of a round are known in the next
     sure: float = 0.9  # confidence from which a link is sure
     without: tuple[str, ...] = ()  # kinds of evidence that are left out
-    trees: TreeConfig = field(default_factory=lambda: TreeConfig(iterations=150, leaves=16))
+    trees: TreeConfig = TREES
     seed: int = 0  # of folds and random vectors
 
     def __post_init__(self) -> None:
@@ -84,6 +83,7 @@ class LinkProblem:
     concept: Array  # (E,) entities of one concept are linked
     facts: Facts | None = None
     without: Array | None = None  # entities of ours that are taken to have no counterpart
+    cases: Links | None = None  # links to fit on, which no evidence knows; None: the known ones
 
     def links(self, concept: Array | None = None) -> Links:
         """Return the known links; of several counterparts the first."""
@@ -162,11 +162,11 @@ class _Linker:
         self, problem: LinkProblem, config: LinkerConfig, progress: Progress | None
     ) -> None:
         self.problem, self.config, self.progress = problem, config, progress
-        left, right = problem.links()
+        left, right = problem.links() if problem.cases is None else problem.cases
         if len(left) < max(MIN_CASES, config.folds):
             raise PrixError(
-                f"{len(left):,} known links are too few to fit a confidence on: expected "
-                f"{MIN_CASES} or more."
+                f"{len(left):,} links are too few to fit a confidence on: expected {MIN_CASES} or "
+                "more. With an encoder, withhold more: `prixlm split --hide-links 0.2 --valid 0.1`."
             )
         self.one_to_one = problem.is_one_to_one()
         self.texts = TextEvidence(
@@ -241,23 +241,18 @@ class _Linker:
         owner = np.repeat(np.arange(folds), [len(case) for case in cases])
         if not all(right[owner == fold].any() for fold in range(folds)):
             raise PrixError("no known link is among its candidates: too few to fit a confidence.")
-        models = [
-            CalibratedTrees.fit(
-                features, right, grow=owner != f, calibrate=owner == f, config=self.config.trees
-            )
-            for f in range(folds)
+        confidence = Confidence.grow(features, right, owner, self.config.trees)
+        # In each fold by the trees that have not seen it; in the last state, by all of them.
+        numbers = [*range(folds), None]
+        shares = [
+            self._share(p, confidence.score(p.features, f))
+            for f, p in zip(numbers, states, strict=True)
         ]
-        shares = [self._share(states[f], models[f].score(states[f].features)) for f in range(folds)]
-        # All links are known in the last state: it takes the mean of the trees of all folds.
-        mean = np.mean([model.score(states[-1].features) for model in models], axis=0)
-        shares.append(self._share(states[-1], mean))
         of_cases = [share[mask] for share, mask in zip(shares[:folds], is_case, strict=False)]
-        first = np.concatenate(
-            [best_of_each(s, c.left) for s, c in zip(of_cases, cases, strict=True)]
-        )
-        calibrations = fit_both(np.concatenate(of_cases), right, first)
+        first = [best_of_each(s, c.left) for s, c in zip(of_cases, cases, strict=True)]
+        confidence.calibrate(np.concatenate(of_cases), right, np.concatenate(first))
         return [
-            Linked(pairs, share, _confidence(calibrations, share, pairs.left))
+            Linked(pairs, share, confidence.probability(share, pairs.left))
             for pairs, share in zip(states, shares, strict=True)
         ]
 
@@ -269,46 +264,6 @@ class _Linker:
         rows = linked.best(self.one_to_one)
         rows = rows[linked.confidence[rows] >= self.config.sure]
         return linked.pairs.left[rows], linked.pairs.right[rows]
-
-
-def compete(score: Array, left: Array, right: Array | None) -> Array:
-    """Return the share of each pair in the odds of all pairs it competes with: (P,).
-
-    score: log-odds. right: None if a candidate may be the counterpart of several entities. "None
-    of them" has odds of 1.
-    """
-    odds = np.exp(np.clip(score, -30, 30))
-    rivals = np.bincount(left, odds)[left]
-    if right is not None:
-        rivals = rivals + np.bincount(right, odds)[right] - odds
-    return np.asarray(odds / (1 + rivals))
-
-
-def best_of_each(share: Array, left: Array) -> Array:
-    """Return (P,) whether a pair is the best of its entity; all of several equal ones are."""
-    return np.asarray(~(gap_to_others(share, left) < 0))
-
-
-def fit_both(share: Array, right: Array, is_first: Array) -> tuple[Any, Any]:
-    """Fit the confidence of first candidates, and that of the others."""
-    others = ~is_first
-    if not others.any() or not right[others].any():
-        others = np.ones(len(right), bool)
-    return fit_probability(share[is_first], right[is_first]), fit_probability(
-        share[others], right[others]
-    )
-
-
-def _confidence(calibrations: tuple[Any, Any], share: Array, left: Array) -> Array:
-    """Return the confidence of each pair: (P,)."""
-    if not len(share):
-        return np.zeros(0)
-    first, others = (np.asarray(fitted.predict(share)) for fitted in calibrations)
-    is_first = best_of_each(share, left)
-    # A further candidate is never more certain than the first one.
-    most = np.zeros(int(left.max()) + 1)
-    np.maximum.at(most, left[is_first], first[is_first])
-    return np.where(is_first, first, np.minimum(others, most[left]))
 
 
 def take_apart(concept: Array, hidden: Array) -> Array:
