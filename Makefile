@@ -35,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "prixlm needs Python 3.11 or newer; pass PYTHON=... to make" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev,docs,benchmarks,model,serve,baselines]'
+		--constraint constraints.txt --editable '.[dev,docs,benchmarks,model,serve,ja,baselines]'
 	@touch $@
 
 format: $(READY)

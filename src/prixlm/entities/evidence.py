@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 from rapidfuzz import fuzz, utils
 
-from prixlm.entities.romanise import romanise
 from prixlm.kb.lookup import Lookup
 from prixlm.languages import script_of_text
+from prixlm.romanise import romanise
 from prixlm.types import Array
 
 _TYPE_KEY = re.compile(r"(?:.*[/:#])?P31|.*22-rdf-syntax-ns#type|rdf:type")

@@ -26,9 +26,9 @@ from rapidfuzz import fuzz, process
 
 from prixlm.entities.evidence import Evidence, Property, Type
 from prixlm.entities.names import MAX_TEXT, NameHit, NameIndex, fold
-from prixlm.entities.romanise import romanise
 from prixlm.kb.lookup import Lookup
 from prixlm.languages import script_of_text
+from prixlm.romanise import romanise
 from prixlm.types import Array
 
 if TYPE_CHECKING:  # an encoder brings torch, which a server without one does not need
@@ -326,7 +326,7 @@ def add_hits(found: dict[int, Found], text: str, hits: Iterable[NameHit]) -> Non
     distinct = list({(hit.entity, hit.name): hit for hit in reversed(list(hits))}.values())[::-1]
     if not distinct:
         return
-    folded, readings = fold(text), [hit.reading or _reading(hit.name) for hit in distinct]
+    folded, readings = fold(text), [hit.reading or _reading(hit.name, hit.lang) for hit in distinct]
     [by_words] = process.cdist(
         [_reading(text)], readings, scorer=fuzz.token_sort_ratio, dtype=np.float64
     )
@@ -351,9 +351,9 @@ def add_hits(found: dict[int, Found], text: str, hits: Iterable[NameHit]) -> Non
 
 
 @functools.lru_cache(1 << 12)
-def _reading(text: str) -> str:
+def _reading(text: str, lang: str | None = None) -> str:
     """Return text in Latin letters, as it is compared word by word."""
-    return romanise([fold(text[:MAX_TEXT])])[0]
+    return romanise([fold(text[:MAX_TEXT])], lang)[0]
 
 
 def same_script(text: str, other: str) -> bool:

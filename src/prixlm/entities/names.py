@@ -36,7 +36,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.arrays import group_starts, rank_in_group
-from prixlm.entities.romanise import romanise
 from prixlm.files import (
     drop_oldest_caches,
     is_cached,
@@ -48,11 +47,12 @@ from prixlm.files import (
 )
 from prixlm.kb.store import KB, cache_folder
 from prixlm.mapped import MappedTexts, TextWriter, map_column
+from prixlm.romanise import reading_version, romanise
 from prixlm.types import Array, Progress
 
 How = Literal["exact", "prefix", "substring", "spelling", "romanised"]
 
-VERSION = 1
+VERSION = 2
 MAX_CACHES = 2
 MIN_SIMILARITY = 50.0
 """Least similarity, of 100, of another spelling that `search` shows."""
@@ -355,7 +355,7 @@ class _Query:
 
     def __init__(self, kb: KB, query: str, lang: str | None) -> None:
         self.text = fold(query)
-        self.reading = _read([self.text])[0]
+        self.reading = _read([self.text], lang)[0]
         self.short = self.text[:MAX_TEXT]
         self.short_reading = self.reading[:MAX_TEXT]
         self.lang = lang
@@ -485,7 +485,7 @@ def _ratios(query: str, texts: list[str]) -> Array:
 def build_names(kb: KB, progress: Progress | None = None) -> NameIndex:
     """Open the name index of a KB, after building it if it is missing or out of date."""
     stamp = {"version": VERSION, "kb": kb.fingerprint(), "unicode": unicodedata.unidata_version}
-    stamp |= {package: importlib.metadata.version(package) for package in ("anyascii", "tantivy")}
+    stamp |= {"tantivy": importlib.metadata.version("tantivy"), "reading": reading_version()}
     folder = cache_folder(kb, f"names/{kb.fingerprint()[:16]}", stamp)
     if not is_cached(folder, stamp):
         with open_workspace(partial_folder(folder), stamp) as work:
@@ -523,9 +523,9 @@ def _share(folder: Path) -> None:
         path.chmod(mode)
 
 
-def _read(folded: Sequence[str]) -> list[str]:
+def _read(folded: Sequence[str], langs: str | Sequence[str] | None) -> list[str]:
     """Return the readings of folded texts; a text without Latin letters stands for itself."""
-    return [new or old for new, old in zip(romanise(folded), folded, strict=True)]
+    return [new or old for new, old in zip(romanise(folded, langs), folded, strict=True)]
 
 
 def _grams(text: str, size: int) -> set[str]:
@@ -580,7 +580,7 @@ def _write_rows(
             # A reading that is the folded text is left out: half the names of a KB are ASCII.
             readings = [
                 "" if reading == text else reading
-                for reading, text in zip(_read(folded), folded, strict=True)
+                for reading, text in zip(_read(folded, langs), folded, strict=True)
             ]
             for name, values in zip(_TEXTS, (plain, folded, readings), strict=True):
                 texts[name].write(pa.array(values, pa.string()))
