@@ -52,19 +52,15 @@ def count_grams(
     A text has a space before and after it, so its first and last letters have n-grams of their own.
     words: count whole words too.
     """
-    blocks = [
-        _count_block(texts[start : start + _BLOCK_TEXTS], sizes, words)
-        for start in range(0, len(texts), _BLOCK_TEXTS)
-    ]
-    if not blocks:
-        return sp.csr_matrix((0, 1 << BITS), dtype=np.float32)
-    return sp.vstack(blocks, format="csr")
+    starts = range(0, max(1, len(texts)), _BLOCK_TEXTS)  # one block at least, if an empty one
+    parts = [_count_block(texts[at : at + _BLOCK_TEXTS], sizes, words) for at in starts]
+    return sp.csr_matrix(sp.vstack(parts, format="csr"))
 
 
 def _count_block(texts: Sequence[str], sizes: tuple[int, ...], words: bool) -> sp.csr_matrix:
     padded = [f" {text[:_MAX_LETTERS]} " for text in texts]
     lengths = np.fromiter(map(len, padded), np.int64, len(padded))
-    # "replace" keeps one code point for each letter, even for half a surrogate pair.
+    # Half a surrogate pair is no character, but names of dumps have been seen with one.
     codes = np.frombuffer("".join(padded).encode("utf-32-le", "surrogatepass"), np.uint32)
     owner = np.repeat(np.arange(len(padded)), lengths)  # (letters,) the text of each letter
     keys = [_gram_keys(codes, owner, size) for size in sizes]
@@ -152,7 +148,8 @@ def nearest(queries: sp.csr_matrix, names: Any, k: int) -> Pairs:
     """
     from sparse_dot_topn import sp_matmul_topn
 
-    found = []
+    none = np.zeros(0, np.int64)
+    found = [(none, none, np.zeros(0, np.float32))]
     for start in range(0, queries.shape[0], _BLOCK_QUERIES):
         block = queries[start : start + _BLOCK_QUERIES]
         top = sp_matmul_topn(

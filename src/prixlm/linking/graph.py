@@ -23,7 +23,7 @@ from prixlm.linking.grams import row_numbers, unit_rows
 from prixlm.linking.translation import unit
 from prixlm.types import Array
 
-_WIDTH = 256
+_WIDTH = 128
 _HOPS = 3
 _LEAST_AGREED = 0.2
 """Share of the linked facts of a relation that another must join, to be taken for the same."""
