@@ -6,31 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from prixlm import KB, EntityEncoder, PrixError, SplitConfig, import_kb, split_kb
+from prixlm import KB, EntityEncoder, PrixError, SplitConfig, split_kb
 from prixlm.enrichment.links import LinkConfig, propose_links
 from prixlm.linking.linker import LinkerConfig
 from prixlm.linking.problems import kb_problem
+from tests.helpers import make_linked_kb
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> KB:
-    """Names that are alike in two languages, for 900 entities; some have no counterpart."""
     folder = tmp_path_factory.mktemp("links")
-    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
-    generator = np.random.default_rng(0)
-    facts, links = ["lang\tsubject\trelation\tobject"], ["lang_a\tname_a\tlang_b\tname_b"]
-    names = ["".join(generator.choice(syllables, 4)).title() for _ in range(900)]
-    names = list(dict.fromkeys(names))
-    # Every third has a quite different name, so that not all can be found.
-    others = [name[::-1].title() if i % 3 == 0 else f"{name}i" for i, name in enumerate(names)]
-    for number, name in enumerate(names):
-        facts.append(f"en\t{name}\tnext\t{names[number - 1]}")
-        facts.append(f"fi\t{others[number]}\tnext\t{others[number - 1]}")
-        if number % 10:
-            links.append(f"en\t{name}\tfi\t{others[number]}")
-    (folder / "facts.tsv").write_text("\n".join(facts) + "\n", "utf-8")
-    (folder / "links.tsv").write_text("\n".join(links) + "\n", "utf-8")
-    kb = import_kb([folder / "facts.tsv", folder / "links.tsv"], folder / "kb")
+    kb = make_linked_kb(folder)
     return split_kb(kb, folder / "split", SplitConfig(hide_links=0.3, valid=0.2))
 
 

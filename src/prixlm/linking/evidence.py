@@ -112,10 +112,15 @@ class Evidence:
         links: tuple[Array, Array] | None = None,
         graph: Neighbourhoods | None = None,
         ids: tuple[Array, Array] | None = None,
+        *,
+        mutual: bool = True,
         seed: int = 0,
     ) -> None:
-        """Learn from links. links: entities of ours, and theirs. ids: both sides in the graph."""
-        self.texts = texts
+        """Learn from links. links: entities of ours, and theirs. ids: both sides in the graph.
+
+        mutual: entities compete for a candidate. Mentions do not: many may mean the same.
+        """
+        self.texts, self.mutual = texts, mutual
         self.graph = None if graph is None or ids is None or "graph" in texts.without else graph
         self.ids = ids or (np.zeros(0, np.int64),) * 2
         self.chunks: tuple[sp.csr_matrix, sp.csr_matrix] | None = None
@@ -196,7 +201,8 @@ class Evidence:
             columns[key] = np.full(len(left), np.nan, np.float32)
         for key in SCORES:
             columns[f"{key}_gap"] = gap_to_others(columns[key], left)
-            columns[f"{key}_back"] = gap_to_others(columns[key], right)
+            if self.mutual:
+                columns[f"{key}_back"] = gap_to_others(columns[key], right)
         features = np.stack([columns[key] for key in FEATURES], axis=1).astype(np.float32)
         return CandidatePairs(left, right, name, features)
 

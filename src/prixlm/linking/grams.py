@@ -28,8 +28,9 @@ _MAX_LETTERS = 200
 """Letters of a name that count. Longer ones are sentences, or made to cost time."""
 _BLOCK_TEXTS = 1 << 16
 _BLOCK_QUERIES = 1 << 13
-_RAREST = 16
-"""N-grams of a mention that are looked up."""
+_RAREST, _RAREST_OF_MANY = 16, 8
+"""N-grams of a mention that are looked up, among few names and among many."""
+_MANY = 200_000
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,10 @@ class GramIndex:
         """Return the vectors of other texts, weighed by how rare n-grams are among the names."""
         return weigh(count_grams(texts, self.sizes), self.idf)
 
-    def search(self, vectors: sp.csr_matrix, k: int, rarest: int = _RAREST) -> Pairs:
+    def search(self, vectors: sp.csr_matrix, k: int, rarest: int | None = None) -> Pairs:
         """Return the k names of most similar n-grams; the score is of the rarest ones only."""
+        if rarest is None:
+            rarest = _RAREST if self.vectors.shape[0] <= _MANY else _RAREST_OF_MANY
         if self._columns is None:
             self._columns = self.vectors.T.tocsr()
         return nearest(keep_rarest(vectors, self.idf, rarest), self._columns, k)

@@ -44,7 +44,7 @@ MIN_CASES = 50
 """Known links below which no confidence can be fitted."""
 _ONE_TO_ONE = 0.99
 """Share of the links that must be one to one, for the others to be taken for errors."""
-_MAX_CASES = 6000
+_MAX_CASES = 2500
 """Hidden links whose pairs the trees are grown on, a random sample of more."""
 Links = tuple[Array, Array]
 """Entities of ours, and the entities of theirs that they are linked to."""
@@ -225,7 +225,7 @@ class _Linker:
             facts = unify_relations(problem.facts, joined, np.isin(problem.facts.subject, ours))
             graph = Neighbourhoods(facts, joined, seeds, self.config.seed)
         links = problem.links(joined)
-        evidence = Evidence(self.texts, links, graph, problem.ids, self.config.seed)
+        evidence = Evidence(self.texts, links, graph, problem.ids, seed=self.config.seed)
         asked = np.setdiff1d(np.arange(len(ours)), known)
         allowed = np.ones(len(theirs), bool)
         allowed[taken] = not self.one_to_one  # what is linked already has its counterpart

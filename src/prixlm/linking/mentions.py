@@ -117,7 +117,7 @@ class MentionLinker:
             rows = order[np.searchsorted(self.entity[order], found)]
             texts.found.append(Pairs(left, rows, near.score[left, place]))
             texts.vectors = vectors, self.side.vectors
-        return Evidence(texts)
+        return Evidence(texts, mutual=False)
 
     def _fit(self, seed: int) -> Confidence | None:
         """Fit the confidence on questions whose answers are known; None if they are too few."""
