@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from prixlm import KB
 from unittest import mock
 
 from prixlm.cli.app import main
+
+if TYPE_CHECKING:
+    from prixlm import KB
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class EntityLinker:
         )
         self.kb = kb if isinstance(kb, KB) else KB(kb)
         if kind not in ("auto", *KINDS):
-            raise PrixError(f"--index {kind}: expected auto, {', '.join(KINDS)}.")
+            raise PrixError(f"kind {kind}: expected auto, {', '.join(KINDS)}.")
         if not self.kb.num_entities:
             raise PrixError(f"{self.kb.folder} has no entities to link to.")
         warn_of_another_kb(self.encoder.model, self.kb)
