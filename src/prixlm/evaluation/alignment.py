@@ -163,7 +163,12 @@ def read_dbp15k(folder: Path, known: float = _KNOWN, seed: int = 0) -> Dbp15k:
     concept[theirs[is_known]] = ours[is_known]
     sizes = [len(side) for side in texts]
     ids = np.arange(sizes[0]), sizes[0] + np.arange(sizes[1])
-    names = [Names(side, np.arange(len(side))) for side in texts]
+    langs = folder.name.split("_")  # "ja_en": the languages of the two graphs
+    codes = langs if len(langs) == 2 else [None, None]
+    names = [
+        Names(side, np.arange(len(side)), langs=lang)
+        for side, lang in zip(texts, codes, strict=True)
+    ]
     problem = LinkProblem(names[0], names[1], ids, concept, Facts(subject, relation, object_))
     return Dbp15k(problem, (ours[~is_known], theirs[~is_known] - sizes[0]))
 

@@ -92,7 +92,8 @@ class MentionLinker:
             self._store = build_vectors(self.kb, self.encoder, progress)
             vectors = self._vectors_of_names()
         self.texts = texts
-        self.side = NameSide(Names(texts, owner, vectors))
+        langs = [self.kb.languages[i] for i in self.kb.language_of(self.entity).tolist()]
+        self.side = NameSide(Names(texts, owner, vectors, langs))
         self.confidence = self._fit(seed)
 
     def _vectors_of_names(self) -> Array:

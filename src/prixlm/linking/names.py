@@ -14,9 +14,9 @@ import scipy.sparse as sp
 
 from prixlm.arrays import group_starts
 from prixlm.entities.names import MAX_TEXT, fold
-from prixlm.entities.romanise import romanise
 from prixlm.linking.grams import GramIndex, count_grams, rarity, weigh
 from prixlm.linking.translation import Directions, main_directions
+from prixlm.romanise import romanise
 from prixlm.types import Array
 
 _CHUNKS = (2, 3, 4)
@@ -30,6 +30,9 @@ class Names:
     texts: list[str]  # (N,)
     owner: Array  # (N,) the entity of each name, from 0, ascending without gaps
     vectors: Array | None = None  # (N, H) of an encoder, unit rows
+    langs: str | list[str] | None = (
+        None  # of all names, or of each, if known: decides how they are read
+    )
 
 
 class NameSide:
@@ -40,7 +43,7 @@ class NameSide:
         self.labels = group_starts(names.owner)  # (E,) the row of each entity's first name
         self.folded = [fold(text)[:MAX_TEXT] for text in names.texts]
         # A name without any Latin letters stands for itself.
-        read = zip(romanise(self.folded), self.folded, strict=True)
+        read = zip(romanise(self.folded, names.langs), self.folded, strict=True)
         self.read = [(new or old)[:MAX_TEXT] for new, old in read]
 
     def __len__(self) -> int:

@@ -71,7 +71,7 @@ def read_names(kb: KB, lang: str, vectors: Array | None = None) -> Names:
     for entities, some in kb.all_names(lang):
         owner.append(entities.astype(np.int64) - first)
         texts += some
-    return Names(texts, np.concatenate(owner), vectors)
+    return Names(texts, np.concatenate(owner), vectors, lang)
 
 
 def read_facts(kb: KB, splits: Sequence[str] | None = None) -> Facts:
