@@ -164,7 +164,7 @@ def read_dbp15k(folder: Path, known: float = _KNOWN, seed: int = 0) -> Dbp15k:
     sizes = [len(side) for side in texts]
     ids = np.arange(sizes[0]), sizes[0] + np.arange(sizes[1])
     langs = folder.name.split("_")  # "ja_en": the languages of the two graphs
-    codes = langs if len(langs) == 2 else [None, None]
+    codes: list[str | None] = [*langs] if len(langs) == 2 else [None, None]
     names = [
         Names(side, np.arange(len(side)), langs=lang)
         for side, lang in zip(texts, codes, strict=True)

@@ -246,7 +246,9 @@ def default_probability(pairs: CandidatePairs, mentions: Sequence[str]) -> Array
         "gap": np.where(np.isnan(gap), better, gap),  # alone, it is above nothing
         "encoder": np.nan_to_num(np.maximum(0.0, pairs.column("encoder"))),
     }
-    score = sum(fitted.weights.get(key, 0.0) * column for key, column in columns.items())
+    score = np.zeros(len(pairs))
+    for key, column in columns.items():
+        score += fitted.weights.get(key, 0.0) * column
     none = fitted.none[0] + fitted.none[1] * length
     return compete(score - none[pairs.left], pairs.left, None)
 

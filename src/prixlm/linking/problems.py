@@ -4,6 +4,7 @@ problem = kb_problem(kb, "el", "en", splits=("train",))
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def read_facts(kb: KB, splits: Sequence[str] | None = None) -> Facts:
     """Return the facts of all languages, of some splits or all."""
     columns: list[list[Array]] = [[np.zeros(0, np.int64)] for _ in range(3)]
     for batch in kb.batches("triples", ["subject", "relation", "object", "split"]):
-        kept = slice(None)
+        kept: Any = slice(None)
         if splits is not None:
             kept = np.isin(np.asarray(batch.column("split").to_pylist(), object), list(splits))
         for column, name in zip(columns, ("subject", "relation", "object"), strict=True):
