@@ -83,9 +83,7 @@ class EnrichConfig:
     limit: int | None = None  # keep this number of proposals, the most confident ones
     answers: int = 5  # most objects of a question
     labels: bool = False  # propose names for concepts that a language has no name for
-    written: int = (
-        5_000  # concepts of a language that names are written for; the others: taken over
-    )
+    written: int = 5_000  # concepts of a language that names are written for, not taken over
     links: bool = False  # propose links into `pivot`; an encoder implies it
     pivot: str = "en"  # language that links are proposed into
     tried: int = 500  # test questions per language that the confidence is tried on; 0: none
