@@ -10,9 +10,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from prixlm.cli.app import main
+
+if TYPE_CHECKING:
+    from prixlm import KB
 
 
 @dataclass(frozen=True)
@@ -126,3 +130,26 @@ def make_proposals(
     }
     (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     return folder
+
+
+def make_linked_kb(folder: Path, num: int = 900) -> "KB":
+    """Import a KB of names that are alike in two languages; some entities have no counterpart."""
+    import numpy as np
+
+    from prixlm import import_kb
+
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    generator = np.random.default_rng(0)
+    facts, links = ["lang\tsubject\trelation\tobject"], ["lang_a\tname_a\tlang_b\tname_b"]
+    names = ["".join(generator.choice(syllables, 4)).title() for _ in range(num)]
+    names = list(dict.fromkeys(names))
+    # Every third has a quite different name, so that not all can be found by it.
+    others = [name[::-1].title() if i % 3 == 0 else f"{name}i" for i, name in enumerate(names)]
+    for number, name in enumerate(names):
+        facts.append(f"en\t{name}\tnext\t{names[number - 1]}")
+        facts.append(f"fi\t{others[number]}\tnext\t{others[number - 1]}")
+        if number % 10:
+            links.append(f"en\t{name}\tfi\t{others[number]}")
+    (folder / "facts.tsv").write_text("\n".join(facts) + "\n", "utf-8")
+    (folder / "links.tsv").write_text("\n".join(links) + "\n", "utf-8")
+    return import_kb([folder / "facts.tsv", folder / "links.tsv"], folder / "kb")

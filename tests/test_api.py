@@ -13,7 +13,7 @@ from tests.conftest import TOY_FACTS, TOY_LINKS
 VERBS = ["import_kb", "split_kb", "pretrain", "mirror", "train_graph", "enrich", "export"]
 VERBS += ["run_job"]
 NOUNS = ["KB", "Entity", "Triple", "Link", "Query", "Answer", "PrixLM", "Completer"]
-NOUNS += ["EntityEncoder", "EntityLinker", "PrixError"]
+NOUNS += ["EntityEncoder", "EntityLinker", "MentionLinker", "PrixError"]
 CONFIGS = [f"{name}Config" for name in ("Split", "Pretrain", "Mirror", "Graph", "Enrich", "Export")]
 CONFIGS += ["SearchConfig", "JobConfig"]
 FAST_FUSION = partial(FusionConfig, facts=150, depth=5, iterations=20, smallest=20)

@@ -22,13 +22,12 @@ TESTS = ROOT / "tests"
 # A room imports itself and the rooms to its left; rooms in one brace do not import each other.
 RULE = (
     "root < kb < {importers, reports, lm, proposals} < {training, decoding} < entities < rankers "
-    "< enrichment < evaluation < engine < service < demo < cli"
+    "< linking < enrichment < evaluation < engine < service < demo < cli"
 )
 NO_TORCH_ROOMS = ("root", "kb", "importers", "reports", "proposals")
 HEAVY = ("torch", "transformers", "duckdb", "pyarrow", "numpy")
 NO_TEST_FILE = {
     "__main__": "one line; tests/cli/test_app.py runs it",
-    "entities.romanise": "the names of prixlm.romanise; tests/test_romanise.py",
     "cli.demo": "tests/test_demo.py runs the command",
 }
 """Modules without a test file of their name, and why."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from prixlm.importers.run import import_kb
     from prixlm.kb.split import SplitConfig, split_kb
     from prixlm.kb.store import KB
+    from prixlm.linking.mentions import MentionLinker
     from prixlm.lm.model import PrixLM
     from prixlm.proposals.export import ExportConfig, export
     from prixlm.rankers.complex import GraphConfig, train_graph
@@ -51,6 +52,7 @@ __all__ = [
     "GraphConfig",
     "JobConfig",
     "Link",
+    "MentionLinker",
     "MirrorConfig",
     "PretrainConfig",
     "PrixError",
@@ -76,6 +78,7 @@ _HOMES = {
     "prixlm.enrichment.run": ("EnrichConfig", "enrich"),
     "prixlm.entities.encoder": ("EntityEncoder",),
     "prixlm.entities.linker": ("EntityLinker",),
+    "prixlm.linking.mentions": ("MentionLinker",),
     "prixlm.entities.mirror": ("MirrorConfig", "mirror"),
     "prixlm.errors": ("PrixError",),
     "prixlm.importers.run": ("import_kb",),

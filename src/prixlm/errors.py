@@ -15,6 +15,7 @@ EXTRAS = {
         "safetensors",
         "sklearn",
         "skops",
+        "sparse_dot_topn",
         "stopwordsiso",
         "tokenizers",
         "tomli_w",

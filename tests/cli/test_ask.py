@@ -91,7 +91,7 @@ def test_a_wrong_question_is_one_line_before_anything_is_loaded(
 def test_link_finds_the_nearest_entities(toy_run: Path) -> None:
     command = ("link", toy_run / "encoder", "--kb", toy_run / "kb", "--lang", "en", "-k", 2)
     shown = succeed(*command, "--mention", "Finland")
-    assert "Finland" in shown and "similarity" in shown
+    assert "Finland" in shown and "confidence" in shown
     linked = succeed_json(*command, "--mention", "Finland", "--mention", "Suomi")
     assert [row["mention"] for row in linked] == ["Finland", "Suomi"]
     best = linked[0]["answers"][0]

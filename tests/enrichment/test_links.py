@@ -1,34 +1,22 @@
-"""Links that are missing: the confidence is fitted on withheld ones."""
+"""Links that are missing: the linker is fitted on those that the KB has."""
 
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from prixlm import KB, EntityEncoder, PrixError, SplitConfig, import_kb, split_kb
-from prixlm.enrichment.links import LinkConfig, LinkProposer, propose_links
-from prixlm.metrics import reliability
+from prixlm import KB, EntityEncoder, PrixError, SplitConfig, split_kb
+from prixlm.enrichment.links import LinkConfig, propose_links
+from prixlm.linking.linker import LinkerConfig
+from prixlm.linking.problems import kb_problem
+from tests.helpers import make_linked_kb
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> KB:
-    """Names that are alike in two languages, for 900 entities; some have no counterpart."""
     folder = tmp_path_factory.mktemp("links")
-    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
-    generator = np.random.default_rng(0)
-    facts, links = ["lang\tsubject\trelation\tobject"], ["lang_a\tname_a\tlang_b\tname_b"]
-    names = ["".join(generator.choice(syllables, 4)).title() for _ in range(900)]
-    names = list(dict.fromkeys(names))
-    # Every third has a quite different name, so that not all can be found.
-    others = [name[::-1].title() if i % 3 == 0 else f"{name}i" for i, name in enumerate(names)]
-    for number, name in enumerate(names):
-        facts.append(f"en\t{name}\tnext\t{names[number - 1]}")
-        facts.append(f"fi\t{others[number]}\tnext\t{others[number - 1]}")
-        if number % 10:
-            links.append(f"en\t{name}\tfi\t{others[number]}")
-    (folder / "facts.tsv").write_text("\n".join(facts) + "\n", "utf-8")
-    (folder / "links.tsv").write_text("\n".join(links) + "\n", "utf-8")
-    kb = import_kb([folder / "facts.tsv", folder / "links.tsv"], folder / "kb")
+    kb = make_linked_kb(folder)
     return split_kb(kb, folder / "split", SplitConfig(hide_links=0.3, valid=0.2))
 
 
@@ -37,26 +25,19 @@ def encoder(bases: dict[str, Path]) -> EntityEncoder:
     return EntityEncoder.load(bases["xlmr"])
 
 
+QUICK = LinkConfig(min_confidence=0.0, linker=LinkerConfig(folds=2, rounds=1))
+
+
 @pytest.fixture(scope="module")
-def proposer(split: KB, encoder: EntityEncoder) -> LinkProposer:
-    return LinkProposer(split, encoder, "fi", "en", LinkConfig(min_confidence=0.0))
+def table(split: KB) -> pa.Table:
+    """Proposals without an encoder, whatever their confidence."""
+    return propose_links(split, ["fi"], "en", QUICK)[0]
 
 
-def test_the_confidence_holds_on_withheld_links_that_it_was_not_fitted_on(
-    proposer: LinkProposer,
-) -> None:
-    asked, truth = proposer._cases("test")
-    entity, features = proposer._candidates(asked)
-    confidence = proposer._confidence(features)
-    rows, best = np.arange(len(asked)), confidence.argmax(axis=1)
-    measured = reliability(confidence[rows, best], entity[rows, best] == truth)
-    assert measured.number > 200 and measured.ece < 0.12
-
-
-def test_only_entities_without_a_link_get_one_each(split: KB, proposer: LinkProposer) -> None:
-    table = proposer.propose()
+def test_only_entities_without_a_link_get_one_each(split: KB, table: pa.Table) -> None:
     columns = [c for name in ("test", "valid") for c in split.withheld_links(name).columns]
     withheld = {entity for column in columns for entity in column.to_pylist()}
+    assert table.num_rows > 50
     assert not withheld & {*table["entity"].to_pylist(), *table["other"].to_pylist()}
     assert len(set(table["other"].to_pylist())) == table.num_rows, "one to one"
     # Linked entities are not asked for, on either side.
@@ -65,36 +46,37 @@ def test_only_entities_without_a_link_get_one_each(split: KB, proposer: LinkProp
     assert (group_size == 1).all()
 
 
-def test_the_most_confident_links_come_first_and_are_more_often_right(
-    proposer: LinkProposer,
-) -> None:
-    table = proposer.propose()
-    names = zip(table["name"].to_pylist(), table["other_name"].to_pylist(), strict=True)
+def test_the_most_confident_links_come_first_with_their_evidence(table: pa.Table) -> None:
+    names = list(zip(table["name"].to_pylist(), table["other_name"].to_pylist(), strict=True))
     is_right = np.array([a in (b + "i", b[::-1].title()) for a, b in names])
     assert (np.diff(table["confidence"].to_numpy()) <= 0).all()
-    assert is_right[:20].mean() > is_right.mean()
+    assert is_right[:20].all() and is_right.mean() > 0.9, "the graph is a chain"
+    kinds = {kind for row in table["evidence"].to_pylist() for kind in row}
+    assert {"spelling", "romanised", "words", "graph"} == kinds
+    similarity = dict(zip(names, table["similarity"].to_pylist(), strict=True))
+    assert all(similarity[pair] > 0.9 for pair in names if pair[0] == pair[1] + "i")
 
 
-def test_languages_are_proposed_together_and_the_pivot_is_left_out(
-    split: KB, proposer: LinkProposer, encoder: EntityEncoder
+def test_an_encoder_is_one_more_kind_of_evidence_fitted_on_withheld_links(
+    split: KB, encoder: EntityEncoder
 ) -> None:
-    table, summary = propose_links(split, encoder, ["en", "fi"], "en", proposer.config)
-    assert table.to_pylist() == proposer.propose().to_pylist()
-    assert summary == {"fi": {"links": table.num_rows}}
+    table, summary = propose_links(split, ["en", "fi"], "en", QUICK, encoder)
+    assert summary == {"fi": {"links": table.num_rows}}, "the pivot is left out"
+    assert "encoder" in {kind for row in table["evidence"].to_pylist() for kind in row}
 
 
-def test_a_language_without_withheld_links_has_its_reason(
+def test_a_language_without_links_has_its_reason(
     toy: KB, encoder: EntityEncoder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table, summary = propose_links(toy, encoder, ["te"], "en")
+    table, summary = propose_links(toy, ["te"], "en")
     assert table.num_rows == 0 and summary["te"]["links"] == 0
-    assert "withholds no links" in summary["te"]["why"] and "no links for te" in caplog.text
+    assert "too few" in summary["te"]["why"] and "no links for te" in caplog.text
+    _, summary = propose_links(toy, ["te"], "en", encoder=encoder)
+    assert "withholds no links" in summary["te"]["why"]
 
 
-def test_one_language_twice_and_bad_settings_are_refused(split: KB, encoder: EntityEncoder) -> None:
+def test_one_language_twice_and_bad_settings_are_refused(split: KB) -> None:
     with pytest.raises(PrixError, match="expected two different languages"):
-        LinkProposer(split, encoder, "fi", "fi")
-    with pytest.raises(PrixError, match="k 1: expected 2 or more"):
-        LinkConfig(k=1)
+        kb_problem(split, "fi", "fi")
     with pytest.raises(PrixError, match="expected 0 to 1"):
         LinkConfig(min_confidence=-1)

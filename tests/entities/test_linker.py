@@ -73,7 +73,7 @@ def test_what_cannot_be_linked_says_why(
         linker.link(["Paris", " "])
     with pytest.raises(PrixError, match="has no language xx"):
         linker.link(["Paris"], lang="xx")
-    with pytest.raises(PrixError, match="--index tree: expected auto, exact"):
+    with pytest.raises(PrixError, match="kind tree: expected auto, exact"):
         EntityLinker(encoder, shared_toy, kind="tree")
 
 

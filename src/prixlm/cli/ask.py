@@ -17,7 +17,7 @@ from prixlm.types import Array, Progress, Query
 
 if TYPE_CHECKING:
     from prixlm.decoding.completer import Completer, SearchConfig
-    from prixlm.entities.linker import EntityLinker
+    from prixlm.linking.mentions import MentionLinker
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
 KBOption = Annotated[
@@ -228,10 +228,11 @@ def _note_limits(completer: "Completer", query: Query) -> None:
 
 
 def link(
-    encoder: Annotated[
-        Path, typer.Argument(metavar="ENCODER", help="A folder made by `prixlm mirror`.")
-    ],
     kb: KBOption,
+    encoder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[ENCODER]", help="Further evidence: made by `prixlm mirror`."),
+    ] = None,
     mention: Annotated[
         list[str] | None, typer.Option(help="A name in any language; may be repeated.")
     ] = None,
@@ -239,7 +240,6 @@ def link(
         str | None, typer.Option(metavar="CODE", help="Only entities of this language.")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Answers per mention.")] = 5,
-    index: Annotated[str, typer.Option(help="auto (by size), exact, hnsw or ivf.")] = "auto",
     mentions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="One mention per line; requires --out.")
     ] = None,
@@ -248,9 +248,9 @@ def link(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Link mentions to the entities of a KB with the most similar names.
+    """Link mentions to the entities of a KB, with a calibrated confidence.
 
-    Example: [b]prixlm link encoder --kb world --lang en --mention Soome[/b]
+    Example: [b]prixlm link --kb world --lang en --mention Soome[/b]
 
     Example: [b]prixlm link encoder --kb world --mentions names.txt --out linked.tsv[/b]
     """
@@ -259,18 +259,19 @@ def link(
     if k < 1:
         raise PrixError(f"-k {k}: expected 1 or more.")
     from prixlm.decoding.batch import check_out
-    from prixlm.entities.linker import EntityLinker, link_file, read_mentions
+    from prixlm.entities.linker import link_file, read_mentions
     from prixlm.kb.store import KB
+    from prixlm.linking.mentions import MentionLinker
 
     source = KB(kb)
-    # Encoding the names of a KB takes long: refuse wrong arguments before that.
+    # Reading the names of a KB takes long: refuse wrong arguments before that.
     if lang is not None:
         source.entity_range(lang)
     if mentions is not None and out is not None:
         check_out(out)
         read_mentions(mentions)
     with progress_bar() as progress:
-        linker = EntityLinker(encoder, source, kind=index, progress=progress)
+        linker = MentionLinker(source, encoder=encoder, progress=progress)
         if mentions is not None and out is not None:
             counts = link_file(linker, mentions, out, k, lang, progress)
             empty = f" ({counts['empty']:,} of them empty)" if counts["empty"] else ""
@@ -281,7 +282,7 @@ def link(
 
 
 def _link(
-    linker: "EntityLinker", mentions: list[str], k: int, lang: str | None, as_json: bool
+    linker: "MentionLinker", mentions: list[str], k: int, lang: str | None, as_json: bool
 ) -> None:
     """Link the mentions of the command line and print the entities."""
     from prixlm.reports.console import print_linked

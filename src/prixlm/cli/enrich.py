@@ -47,7 +47,7 @@ _Base = Annotated[
 _Encoder = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="Also propose links with this encoder; the split withholds links."
+        metavar="FOLDER", help="Propose links with this encoder; the split withholds links."
     ),
 ]
 _Usual = Annotated[
@@ -84,6 +84,9 @@ def enrich(
             metavar="N", help="Write names anew for N entities of a language; 0: only take over."
         ),
     ] = 5_000,
+    links: Annotated[
+        bool, typer.Option("--links", help="Propose links into --pivot; --encoder implies it.")
+    ] = False,
     pivot: Annotated[
         str, typer.Option(metavar="CODE", help="Language that links are proposed into.")
     ] = "en",
@@ -116,6 +119,7 @@ def enrich(
         limit=limit,
         labels=labels,
         written=written,
+        links=links,
         pivot=pivot,
         missing=GapConfig(usual=usual),
     )

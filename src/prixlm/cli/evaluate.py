@@ -121,6 +121,12 @@ def evaluate_xel(
         int | None,
         typer.Option(metavar="N", help="With --kb: a sample of N mentions of each language."),
     ] = None,
+    linker: Annotated[
+        bool, typer.Option("--linker", help="With --kb: the linker of `link` and `enrich`.")
+    ] = False,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="--linker without each kind of evidence, too.")
+    ] = False,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -134,25 +140,55 @@ def evaluate_xel(
         raise PrixError("name a KB that withholds links (--kb), or --names with --queries.")
     if names is not None and model:
         raise PrixError("--model translates into the names of a KB: leave it out with --names.")
+    from prixlm.evaluation.alignment import FusedLinking, ablations, calibration_tables
     from prixlm.evaluation.entity_linking import evaluate_linking_files, evaluate_withheld_links
     from prixlm.kb.store import KB
+    from prixlm.linking.linker import LinkerConfig
 
+    fused: list[FusedLinking] = []
     with progress_bar() as progress:
         if names is not None:
             tables = evaluate_linking_files(encoder or [], names, queries or [], format, progress)
         else:
             assert kb is not None
+            source = KB(kb)
+            if linker or ablate:
+                configs = ablations(LinkerConfig()) if ablate else [LinkerConfig()]
+                fused = [FusedLinking(source, into, config) for config in configs]
             tables = evaluate_withheld_links(
-                KB(kb),
+                source,
                 encoder or [],
                 model or [],
                 into=into,
                 langs=parse_codes(langs) if langs else None,
                 split=split,
                 most=most,
+                more=fused,
                 progress=progress,
             )
-    show_tables(tables, "xel", to, as_json)
+    show_tables([*tables, *calibration_tables(fused)], "xel", to, as_json)
+
+
+def evaluate_align(
+    data: Annotated[
+        list[Path],
+        typer.Option(metavar="FOLDER", help="A pair of DBP15K, such as ja_en; may be repeated."),
+    ],
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Also the linker without each kind of evidence.")
+    ] = False,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """Entity alignment: link the entities of two graphs, with 30 % of the links known.
+
+    Example: [b]prixlm evaluate align --data dbp15k/ja_en --data dbp15k/fr_en[/b]
+    """
+    from prixlm.evaluation.alignment import evaluate_dbp15k
+
+    with progress_bar() as progress:
+        tables = evaluate_dbp15k(data, ablate=ablate, progress=progress)
+    show_tables(tables, "align", to, as_json)
 
 
 def evaluate_bli(
@@ -306,6 +342,7 @@ def print_folder(to: Path | None) -> None:
 TASKS: dict[str, Callable[..., None]] = {
     "lp": evaluate_lp,
     "xel": evaluate_xel,
+    "align": evaluate_align,
     "bli": evaluate_bli,
     "probe": evaluate_probe,
     "enrich": evaluate_enrich,

@@ -83,10 +83,9 @@ class EnrichConfig:
     limit: int | None = None  # keep this number of proposals, the most confident ones
     answers: int = 5  # most objects of a question
     labels: bool = False  # propose names for concepts that a language has no name for
-    written: int = (
-        5_000  # concepts of a language that names are written for; the others: taken over
-    )
-    pivot: str = "en"  # language that links are proposed into, with an encoder
+    written: int = 5_000  # concepts of a language that names are written for, not taken over
+    links: bool = False  # propose links into `pivot`; an encoder implies it
+    pivot: str = "en"  # language that links are proposed into
     tried: int = 500  # test questions per language that the confidence is tried on; 0: none
     missing: GapConfig = field(default_factory=GapConfig)
     fusion: FusionConfig = field(default_factory=lambda: FusionConfig(together=True))
@@ -132,7 +131,7 @@ def enrich(
 
     kb: a split, whose valid facts the confidence is fitted on.
     model, graph: folders of a Prix-LM and a graph embedding trained on this KB, as evidence.
-    encoder: folder of an entity encoder; links into `config.pivot` are proposed too.
+    encoder: folder of an entity encoder; links into `config.pivot` are proposed with it.
     whole: the KB that `kb` is a split of, and models trained on it; the questions are asked there.
     overwrite: replace a proposals folder without marks.
 
@@ -171,7 +170,7 @@ def enrich(
         manifest = _manifest(kb, asked_kb, config, suite, counts) | {"trials": trials}
         if config.labels:
             manifest["labels"] = _write_labels(asked_kb, config, workspace, out, progress)
-        if entity_encoder is not None:
+        if config.links or entity_encoder is not None:
             manifest["links"] = _write_links(kb, config, entity_encoder, out, progress)
         _keep_fitted(workspace, out)
         write_manifest(out, manifest)
@@ -441,11 +440,15 @@ def _write_labels(
 
 
 def _write_links(
-    kb: KB, config: EnrichConfig, encoder: EntityEncoder, out: Path, progress: Progress | None
+    kb: KB,
+    config: EnrichConfig,
+    encoder: EntityEncoder | None,
+    out: Path,
+    progress: Progress | None,
 ) -> dict[str, Any]:
     """Write the link proposals; return their summary."""
     settings = LinkConfig(min_confidence=config.min_confidence)
-    table, summary = propose_links(kb, encoder, config.into, config.pivot, settings, progress)
+    table, summary = propose_links(kb, config.into, config.pivot, settings, encoder, progress)
     write_table(out, "links", table)
     return summary
 

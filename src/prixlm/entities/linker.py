@@ -9,6 +9,7 @@ The first use encodes all names of the KB. The vectors and the index stay in the
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ SCHEMA = pa.schema(
         ("lang", pa.string()),
         ("key", pa.string()),
         ("entity", pa.int64()),  # its id in the KB
-        ("score", pa.float64()),  # the cosine
+        ("score", pa.float64()),  # a confidence, or the cosine of an encoder alone
     ]
 )
 _PART = 4096
@@ -63,7 +64,7 @@ class EntityLinker:
         )
         self.kb = kb if isinstance(kb, KB) else KB(kb)
         if kind not in ("auto", *KINDS):
-            raise PrixError(f"--index {kind}: expected auto, {', '.join(KINDS)}.")
+            raise PrixError(f"kind {kind}: expected auto, {', '.join(KINDS)}.")
         if not self.kb.num_entities:
             raise PrixError(f"{self.kb.folder} has no entities to link to.")
         warn_of_another_kb(self.encoder.model, self.kb)
@@ -101,8 +102,20 @@ class EntityLinker:
             self._has_warned = warn_of_reading(self.encoder.model, mentions, "mentions")
 
 
+class Linking(Protocol):
+    """What links mentions to the entities of a KB."""
+
+    kb: KB
+
+    def link(self, mentions: Sequence[str], k: int, lang: str | None) -> list[list[Answer]]:
+        """Return the best entities of each mention."""
+
+    def warn_of_reading(self, mentions: Sequence[str]) -> None:
+        """Warn once of mentions that a trimmed model reads in other pieces than its base."""
+
+
 def link_file(
-    linker: EntityLinker,
+    linker: Linking,
     mentions: Path,
     out: Path,
     k: int = 5,
@@ -139,7 +152,7 @@ def read_mentions(mentions: Path) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def _link_lines(linker: EntityLinker, lines: list[str], k: int, lang: str | None) -> pa.Table:
+def _link_lines(linker: Linking, lines: list[str], k: int, lang: str | None) -> pa.Table:
     """Return the answers to some lines; an empty line gets a row without an answer."""
     # Empty lines are not asked, so answers and entities are taken one by one beside the lines.
     answers_by_line = linker.link([line for line in lines if line], k, lang)

@@ -73,6 +73,7 @@ class LinkingTask:
     right: Array  # entities, one mention after another
     problems: dict[str, int] = field(default_factory=dict)  # lines left out, by reason
     into: str | None = None  # the language of the names
+    entities: Array | None = None  # (Q,) ids of the mentions, if they are entities of a KB
 
     def differ(self) -> Array:
         """Return (Q,) whether a mention is none of the names of its right entities."""
@@ -369,11 +370,13 @@ def evaluate_withheld_links(
     langs: Sequence[str] | None = None,
     split: str = "test",
     most: int | None = None,
+    more: Sequence[Linker] = (),
     progress: Progress | None = None,
 ) -> list[ResultTable]:
     """Evaluate spelling, encoders and translating Prix-LMs on a KB's withheld links.
 
-    Refuses a model that was trained on these links. most: mentions sampled per language.
+    Refuses a model that was trained on these links. most: mentions sampled per language. more:
+    further rows.
     """
     tasks = withheld_tasks(kb, into, langs, split, most)
     scorers = _load_scorers(encoders)
@@ -388,7 +391,8 @@ def evaluate_withheld_links(
     for linker in translations:
         linker.completer.model.settings.lineage.check_unseen_links(kb, linker.name)
         linker.check(tasks)
-    return evaluate_linking(tasks, [*spelling_scorers(), *scorers, *translations], progress)
+    rows: list[Linker] = [*spelling_scorers(), *scorers, *translations, *more]
+    return evaluate_linking(tasks, rows, progress)
 
 
 def _load_scorers(encoders: Sequence[Path]) -> list[EncoderScorer]:
@@ -597,7 +601,7 @@ def read_withheld_links(
     texts, owner = names or read_names(kb, into)
     mentions = kb.names(subjects.tolist())
     right = rows[:, 1] - targets.start
-    return LinkingTask(texts, owner, mentions, offsets, right, into=into)
+    return LinkingTask(texts, owner, mentions, offsets, right, into=into, entities=subjects)
 
 
 def _within(values: Array, ids: range) -> Array:

@@ -72,7 +72,8 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """Return the content of `prixlm.json`; the lineage is called `trained` there."""
         languages = list(self.languages)
-        values = {"languages": languages, "mask": self.mask, "trained": self.lineage.as_dict()}
+        values: dict[str, Any] = {"languages": languages, "mask": self.mask}
+        values["trained"] = self.lineage.as_dict()
         # A model without them has the settings, and so the identity, that it always had.
         if self.descriptions:
             values["descriptions"] = self.descriptions

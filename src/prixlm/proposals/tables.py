@@ -97,7 +97,8 @@ LINK_SCHEMA = pa.schema(
         ("other_key", pa.string()),
         ("other_name", pa.string()),
         ("confidence", pa.float64()),
-        ("similarity", pa.float64()),  # cosine of the two names' vectors
+        ("similarity", pa.float64()),  # of the two names' spelling, romanised or not: 0 to 1
+        ("evidence", pa.list_(pa.string())),  # kinds that put the candidate first
     ]
 )
 

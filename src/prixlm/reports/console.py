@@ -361,8 +361,8 @@ def print_linked(
 ) -> None:
     """Print the nearest entities of one mention, with their languages and keys."""
     table = Table(title=shown(mention), title_style="bold", title_justify="left")
-    for column in ("", "entity", "language", "key", "similarity"):
-        table.add_column(column, justify="right" if column in ("", "similarity") else "left")
+    for column in ("", "entity", "language", "key", "confidence"):
+        table.add_column(column, justify="right" if column in ("", "confidence") else "left")
     for answer, entity in zip(answers, entities, strict=True):
         cells = (shown(entity.name), entity.lang, shown(entity.key))
         table.add_row(str(answer.rank), *cells, f"{answer.score:.3f}")

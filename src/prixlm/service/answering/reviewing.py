@@ -63,7 +63,7 @@ TITLES = {
     "names: similar": "Usual for similar names",
     "names: shared": "Named like the subject or what it is related to",
     "names: new objects": "Named like other objects of the relation",
-    "encoder": "Similarity of the two names",
+    "spelling": "Similarity of the two names",
 }
 """Rankers in plain words, by their name in the manifest."""
 _NUM_SHOWN = 10
@@ -174,14 +174,15 @@ class Describer:
             if row["graph_rank"] is not None:
                 found.append(("graph", row["graph_rank"], None))
         elif table == "links":
-            found.append(("encoder", None, row["similarity"]))
+            found.append(("spelling", None, row["similarity"]))
         return [describe_evidence(*said) for said in found]
 
     def explain(self, table: Table, row: dict[str, Any], evidence: Sequence[Evidence]) -> str:
         """Return why a proposal was made, in one or two sentences."""
         origin: list[str] = list(row.get("origin") or ())
         if table == "links":
-            return "The encoder finds the two names alike."
+            kinds: list[str] = list(row.get("evidence") or ())
+            return f"It is the first candidate by {', '.join(kinds)}." if kinds else ""
         if table == "labels":
             if row.get("how") == "written" and origin:
                 word = "name" if len(origin) == 1 else "names"

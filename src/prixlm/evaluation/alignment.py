@@ -1,0 +1,229 @@
+"""Measure the linker: on links that a split withholds, and on the pairs of DBP15K.
+
+    fused = FusedLinking(kb, "en")                       # one more row of `evaluate xel`
+    table = evaluate_dbp15k(Path("dbp15k/ja_en"))        # `prixlm evaluate align`
+
+DBP15K (Sun et al., 2017) has two graphs and 15,000 links. 30 % of them are known, and the others
+are asked for among the entities that they lead to, which is the usual protocol; figures among all
+entities of the other graph stand beside them.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from prixlm.arrays import group_starts, random_positions
+from prixlm.errors import PrixError
+from prixlm.evaluation.entity_linking import LinkingTask
+from prixlm.kb.store import KB
+from prixlm.linking.evidence import KINDS
+from prixlm.linking.graph import Facts
+from prixlm.linking.linker import Linked, LinkerConfig, LinkProblem, Links, link_sides
+from prixlm.linking.names import Names
+from prixlm.linking.problems import kb_problem
+from prixlm.metrics import AtLevel, Reliability, at_levels, figures, reliability
+from prixlm.reports.tables import ResultTable
+from prixlm.types import Array, Progress
+
+LEVEL = 0.95
+"""Confidence at which precision and recall are shown."""
+TITLE = "linker"
+_KNOWN = 0.3
+"""Share of DBP15K's links that are known."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How the linker did on some links."""
+
+    ranks: Array  # (Q,) of the right entity; infinity if it is no candidate
+    confidence: Reliability  # of the first candidates
+    at_level: AtLevel
+
+    @classmethod
+    def of(cls, linked: Linked, links: Links, allowed: Array | None = None) -> "Measured":
+        """Compare with links that the linker did not know.
+
+        links: (Q,) entities of ours and of theirs. allowed: a mask over the entities of theirs.
+        """
+        left, right, share = linked.pairs.left, linked.pairs.right, linked.share
+        size = int(max(left.max(initial=0), links[0].max())) + 1
+        truth = np.full(size, -1)
+        truth[links[0]] = links[1]
+        kept = truth[left] >= 0
+        if allowed is not None:
+            kept &= allowed[right]
+        left, right, share = left[kept], right[kept], share[kept]
+        is_right = truth[left] == right
+        best = np.full(size, -1.0)  # (entities,) the share of the right candidate
+        best[left[is_right]] = share[is_right]
+        higher = np.bincount(left, share > best[left], size)
+        equal = np.bincount(left, (share == best[left]) & ~is_right, size)
+        ranks = np.where(best >= 0, 1 + higher + equal / 2, np.inf)[links[0]]
+        order = np.lexsort((right, -share, left))
+        first = order[group_starts(left[order])]
+        confidence, is_first_right = linked.confidence[kept][first], is_right[first]
+        [level] = at_levels(confidence, is_first_right, len(links[0]), (LEVEL,))
+        return cls(ranks, reliability(confidence, is_first_right), level)
+
+
+class FusedLinking:
+    """The linker as a row of entity linking. It reads the train facts and the links of a split."""
+
+    def __init__(self, kb: KB, into: str, config: LinkerConfig | None = None) -> None:
+        self.kb, self.into, self.config = kb, into, config or LinkerConfig()
+        self.name = row_title(self.config)
+        self.measured: dict[str, Measured] = {}  # by language
+
+    def check(self, tasks: Mapping[str, LinkingTask]) -> None:
+        """Refuse tasks that are not made of the KB's links."""
+        if any(task.entities is None for task in tasks.values()):
+            raise PrixError("the linker needs the links of a KB: pass --kb.")
+
+    def ranks(self, task: LinkingTask, lang: str) -> Array:
+        """Return (Q,) the rank of the right entity of every mention; infinity without one."""
+        assert task.entities is not None, "checked before"
+        problem = kb_problem(self.kb, lang, self.into, splits=("train",))
+        linked = link_sides(problem, self.config)
+        asked = task.entities - self.kb.entity_range(lang).start
+        # Of several right entities, any counts: each is asked for alone, and the best rank stays.
+        ranks = np.full(len(asked), np.inf)
+        for place in range(int(np.diff(task.offsets).max())):
+            at = task.offsets[:-1] + place
+            has = np.flatnonzero(at < task.offsets[1:])
+            measured = Measured.of(linked, (asked[has], task.right[at[has]]))
+            ranks[has] = np.minimum(ranks[has], measured.ranks)
+            if place == 0:
+                self.measured[lang] = measured
+        return ranks
+
+
+def row_title(config: LinkerConfig) -> str:
+    """Return the title of the linker's row."""
+    return TITLE if not config.without else f"{TITLE} without {', '.join(config.without)}"
+
+
+def ablations(config: LinkerConfig) -> list[LinkerConfig]:
+    """Return the linker with all evidence, and without each kind that needs no encoder."""
+    kinds = [kind for kind in KINDS if kind != "encoder"]
+    # The last one has no evidence from names at all.
+    sets: list[tuple[str, ...]] = [(), *((kind,) for kind in kinds), tuple(kinds[:3])]
+    return [replace(config, without=without) for without in sets]
+
+
+def calibration_tables(linkers: Sequence[FusedLinking]) -> list[ResultTable]:
+    """Return the calibration error, and precision and recall at 0.95, of linkers."""
+    titles = ("calibration error", f"precision at {LEVEL}", f"recall at {LEVEL}")
+    tables = [ResultTable(title) for title in titles] if linkers else []
+    for linker in linkers:
+        for lang, measured in linker.measured.items():
+            at, number = measured.at_level, len(measured.ranks)
+            values = measured.confidence.ece, at.precision, at.recall
+            for table, value in zip(tables, values, strict=True):
+                table.add(linker.name, lang, value, number)
+    return tables
+
+
+@dataclass(frozen=True)
+class Dbp15k:
+    """A pair of DBP15K: a problem that knows 30 % of the links, and the others."""
+
+    problem: LinkProblem
+    asked: Links
+
+
+def read_dbp15k(folder: Path, known: float = _KNOWN, seed: int = 0) -> Dbp15k:
+    """Read `ent_ids_1`, `ent_ids_2`, `triples_1`, `triples_2` and `ref_ent_ids` of a folder."""
+    texts: list[list[str]] = []
+    number: dict[int, int] = {}  # of an entity in both graphs, by its id in the files
+    for side in "12":
+        rows = _read_rows(folder / f"ent_ids_{side}", 2)
+        # The name of an IRI is its last part; DBpedia's names may have slashes themselves.
+        texts.append([iri.split("/resource/")[-1].replace("_", " ") for _, iri in rows])
+        for key, _ in rows:
+            number[_to_int(key, folder / f"ent_ids_{side}")] = len(number)
+    triples = [_read_ids(folder / f"triples_{side}", 3) for side in "12"]
+    pairs = _read_ids(folder / "ref_ent_ids", 2)
+    try:
+        subject, object_, ours, theirs = (
+            np.array([number[key] for key in column.tolist()], np.int64)
+            for column in (
+                *(np.concatenate([table[:, place] for table in triples]) for place in (0, 2)),
+                *pairs.T,
+            )
+        )
+    except KeyError as error:
+        raise PrixError(f"{folder}: entity {error} has no name in ent_ids_1 or _2.") from None
+    relation = np.concatenate([table[:, 1] for table in triples])
+    is_known = random_positions(len(pairs), seed) < known
+    concept = np.arange(len(number))
+    concept[theirs[is_known]] = ours[is_known]
+    sizes = [len(side) for side in texts]
+    ids = np.arange(sizes[0]), sizes[0] + np.arange(sizes[1])
+    langs = folder.name.split("_")  # "ja_en": the languages of the two graphs
+    codes: list[str | None] = [*langs] if len(langs) == 2 else [None, None]
+    names = [
+        Names(side, np.arange(len(side)), langs=lang)
+        for side, lang in zip(texts, codes, strict=True)
+    ]
+    problem = LinkProblem(names[0], names[1], ids, concept, Facts(subject, relation, object_))
+    return Dbp15k(problem, (ours[~is_known], theirs[~is_known] - sizes[0]))
+
+
+def evaluate_dbp15k(
+    folders: Sequence[Path],
+    config: LinkerConfig | None = None,
+    ablate: bool = False,
+    progress: Progress | None = None,
+) -> list[ResultTable]:
+    """Return Hits@1, Hits@10 and MRR on the links that are not known, for each folder."""
+    config = config or LinkerConfig()
+    tables = []
+    for folder in folders:
+        data = read_dbp15k(folder)
+        table = ResultTable("Hits and MRR", subset=folder.name, has_mean=False)
+        for settings in ablations(config) if ablate else [config]:
+            started = time.monotonic()
+            linked = link_sides(data.problem, settings, progress)
+            seconds = time.monotonic() - started
+            among = np.zeros(len(data.problem.ids[1]), bool)
+            among[data.asked[1]] = True
+            for title, allowed in (("", among), (", among all entities", None)):
+                measured = Measured.of(linked, data.asked, allowed)
+                found = figures(measured.ranks)
+                row, number = row_title(settings) + title, len(measured.ranks)
+                shown = {"Hits@1": found.hits_1, "Hits@10": found.hits_10, "MRR": found.mrr}
+                shown["calibration error"] = measured.confidence.ece
+                for column, value in shown.items():
+                    table.add(row, column, value, number)
+            table.notes.append(f"{row_title(settings)}: {seconds:.0f} seconds.")
+        tables.append(table)
+    return tables
+
+
+def _read_rows(path: Path, width: int) -> list[list[str]]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrixError(f"{path} cannot be read as text: {error}.") from None
+    rows = [line.split("\t") for line in lines if line.strip()]
+    for place, row in enumerate(rows, start=1):
+        if len(row) != width:
+            raise PrixError(f"{path} line {place}: {len(row)} columns, expected {width}.")
+    if not rows:
+        raise PrixError(f"{path} is empty: expected {width} columns separated by tabs.")
+    return rows
+
+
+def _read_ids(path: Path, width: int) -> Array:
+    return np.array([[_to_int(cell, path) for cell in row] for row in _read_rows(path, width)])
+
+
+def _to_int(text: str, path: Path) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise PrixError(f"{path}: {text!r} is not an id; expected a whole number.") from None

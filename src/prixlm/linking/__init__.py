@@ -1,0 +1,1 @@
+"""Links between names: candidates, evidence, calibrated confidence."""

@@ -1,0 +1,290 @@
+"""Candidates for links between two sides, and what speaks for each of them.
+
+    texts = TextEvidence(ours, theirs)                      # spelling: the same for any links
+    evidence = Evidence(texts, links, graph, ids)           # and what is learnt from some links
+    pairs = evidence.pairs(asked, allowed)                  # candidates with features, as arrays
+
+Everything is computed for all pairs at once, in blocks. A kind of evidence that is absent (no
+facts, too few links, no encoder) brings no candidates, and its features are NaN, which trees can
+read. An entity of ours is asked by its label; an entity of theirs answers with its best name.
+
+Dimension letters: P candidate pairs, K features.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from prixlm.arrays import group_starts
+from prixlm.linking import translation
+from prixlm.linking.grams import Pairs, dense_dots, nearest, pair_dots, unite
+from prixlm.linking.graph import Neighbourhoods
+from prixlm.linking.names import NameSide
+from prixlm.types import Array
+
+PER_SOURCE = 20
+"""Candidates that each kind of evidence brings for an entity."""
+MIN_LINKS = 50
+"""Links below which nothing is learnt from them."""
+SCORES = ("spelling", "romanised", "chunks", "maps", "facts", "neighbours", "around", "encoder")
+"""Features by which the candidates of an entity, and the entities of a candidate, compete."""
+_TEXT = (
+    *("exact", "words", "length", "other_length", "digits", "grams", "romanised_grams"),
+    *("alias",),
+)
+_GRAPH = ("relations", "degree", "other_degree", "linked", "other_linked", "shared")
+FEATURES = (
+    *SCORES,
+    *_TEXT,
+    *_GRAPH,
+    *(f"{name}_gap" for name in SCORES),  # above the best other candidate of the entity
+    *(f"{name}_back" for name in SCORES),  # above the best other entity of the candidate
+)
+KINDS: dict[str, tuple[str, ...]] = {
+    "spelling": ("spelling", "exact", "grams"),
+    "romanised": ("romanised", "romanised_grams", "words"),
+    "words": ("chunks", "maps"),
+    "graph": ("facts", "neighbours", "around", *_GRAPH),
+    "encoder": ("encoder",),
+}
+"""Features by kind of evidence. Lengths, digits and aliases belong to all kinds."""
+
+
+@dataclass(frozen=True)
+class CandidatePairs:
+    """Candidates of some entities, sorted by entity, then candidate."""
+
+    left: Array  # (P,) entities of ours
+    right: Array  # (P,) entities of theirs
+    name: Array  # (P,) row of the name that matched
+    features: Array  # (P, K) float32
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def column(self, name: str) -> Array:
+        """Return one feature: (P,)."""
+        return np.asarray(self.features[:, FEATURES.index(name)])
+
+    def select(self, rows: Array) -> "CandidatePairs":
+        """Return some of the pairs; rows: numbers or a mask."""
+        return CandidatePairs(
+            self.left[rows], self.right[rows], self.name[rows], self.features[rows]
+        )
+
+
+class TextEvidence:
+    """Both sides' names, and the candidates of similar spelling or similar vectors."""
+
+    def __init__(
+        self,
+        ours: NameSide,
+        theirs: NameSide,
+        *,
+        without: Sequence[str] = (),
+        per_source: int = PER_SOURCE,
+    ) -> None:
+        """without: kinds of evidence that are left out."""
+        self.ours, self.theirs, self.without = ours, theirs, tuple(without)
+        self.per_source = per_source
+        # (entities of ours, D) each: the label's n-grams, weighed by the names of the other side.
+        self.spelled = theirs.spelled_index.encode(ours.label_texts(ours.folded))
+        self.read = theirs.read_index.encode(ours.label_texts(ours.read))
+        self.found = []
+        if "spelling" not in without:
+            self.found.append(theirs.spelled_index.search(self.spelled, per_source))
+        if "romanised" not in without:
+            self.found.append(theirs.read_index.search(self.read, per_source))
+        self.vectors: tuple[Array, Array] | None = None
+        if ours.vectors is not None and theirs.vectors is not None and "encoder" not in without:
+            self.vectors = ours.vectors[ours.labels], theirs.vectors
+            self.found.append(nearest_dense(*self.vectors, per_source))
+
+
+class Evidence:
+    """All evidence, as far as some links are known."""
+
+    def __init__(
+        self,
+        texts: TextEvidence,
+        links: tuple[Array, Array] | None = None,
+        graph: Neighbourhoods | None = None,
+        ids: tuple[Array, Array] | None = None,
+        *,
+        mutual: bool = True,
+        seed: int = 0,
+    ) -> None:
+        """Learn from links. links: entities of ours, and theirs. ids: both sides in the graph.
+
+        mutual: entities compete for a candidate. Mentions do not: many may mean the same.
+        """
+        self.texts, self.mutual = texts, mutual
+        self.graph = None if graph is None or ids is None or "graph" in texts.without else graph
+        self.ids = ids or (np.zeros(0, np.int64),) * 2
+        self.chunks: tuple[sp.csr_matrix, sp.csr_matrix] | None = None
+        self.maps: tuple[Array, Array] | None = None
+        if links is not None and len(links[0]) >= MIN_LINKS and "words" not in texts.without:
+            self._learn(*links, seed)
+
+    def _learn(self, left: Array, right: Array, seed: int) -> None:
+        """Learn from linked names which n-grams stand for which."""
+        if len(left) > translation.MAX_LINKS:
+            drawn = np.random.default_rng(seed).permutation(len(left))[: translation.MAX_LINKS]
+            left, right = left[np.sort(drawn)], right[np.sort(drawn)]
+        ours, theirs = self.texts.ours, self.texts.theirs
+        rows, others = ours.labels[left], theirs.labels[right]
+        labels = ours.chunks[ours.labels]
+        learnt = translation.learn_chunks(ours.chunks[rows], theirs.chunks[others])
+        self.chunks = translation.translate(labels, learnt), theirs.chunks
+        directions = ours.directions, theirs.directions
+        maps = translation.learn_maps(ours.chunks, theirs.chunks, rows, others, directions)
+        self.maps = maps.encode_ours(labels), maps.encode_theirs(theirs.chunks)
+
+    def pairs(self, asked: Array, allowed: Array) -> CandidatePairs:
+        """Return the candidates of some entities among the allowed ones, with all features.
+
+        asked: (A,) entities of ours, ascending. allowed: a mask over the entities of theirs.
+        """
+        left, name = self.candidates(asked, allowed)
+        return self.describe(left, name)
+
+    def candidates(self, asked: Array, allowed: Array) -> tuple[Array, Array]:
+        """Return the same as entities of ours and rows of their names, sorted: (P,) each."""
+        found = [_only(pairs, asked) for pairs in self.texts.found]
+        k = self.texts.per_source
+        if self.chunks is not None and self.maps is not None:
+            ours, theirs = self.chunks
+            near = nearest(ours[asked], theirs.T.tocsr(), k)
+            close = nearest_dense(self.maps[0][asked], self.maps[1], k)
+            found += [Pairs(asked[x.left], x.right, x.score) for x in (near, close)]
+        if self.graph is not None:
+            found += self._neighbours(self.graph, asked, np.flatnonzero(allowed))
+        if not found:
+            found = [Pairs(*(np.zeros(0, np.int64),) * 3)]
+        left, name = unite(found)
+        kept = allowed[self.texts.theirs.owner[name]]
+        return left[kept], name[kept]
+
+    def _neighbours(self, graph: Neighbourhoods, asked: Array, targets: Array) -> list[Pairs]:
+        """Return candidates that share facts, or lie in a similar neighbourhood."""
+        rows, others = self.ids[0][asked], self.ids[1][targets]
+        names, k = self.texts.theirs.labels[targets], self.texts.per_source
+        near = nearest(graph.facts[rows], graph.facts[others].T.tocsr(), k)
+        around = nearest_dense(graph.around[rows], graph.around[others], k)
+        return [Pairs(asked[x.left], names[x.right], x.score) for x in (near, around)]
+
+    def describe(self, left: Array, name: Array) -> CandidatePairs:
+        """Return one pair for each entity and candidate, by its best name, with all features.
+
+        left, name: (P,) entities of ours and rows of their names, sorted by `left`.
+        """
+        texts = self.texts
+        columns = dict.fromkeys(FEATURES, np.full(len(left), np.nan, np.float32))
+        columns |= _spelling(texts, left, name)
+        right = texts.theirs.owner[name]
+        # Of several names of a candidate, the one that is spelled most alike.
+        better = np.fmax(columns["spelling"], columns["romanised"])
+        order = np.lexsort((-better, right, left))
+        first = order[group_starts(left[order], right[order])]
+        left, right, name = left[first], right[first], name[first]
+        columns = {key: values[first] for key, values in columns.items()}
+        if self.chunks is not None and self.maps is not None:
+            columns["chunks"] = pair_dots(*self.chunks, left, name)
+            columns["maps"] = dense_dots(*self.maps, left, name)
+        if self.graph is not None:
+            columns |= _compare_graph(self.graph, self.ids[0][left], self.ids[1][right])
+        if texts.vectors is not None:
+            columns["encoder"] = dense_dots(*texts.vectors, left, name)
+        for key in (key for kind in texts.without for key in KINDS[kind]):
+            columns[key] = np.full(len(left), np.nan, np.float32)
+        for key in SCORES:
+            columns[f"{key}_gap"] = gap_to_others(columns[key], left)
+            if self.mutual:
+                columns[f"{key}_back"] = gap_to_others(columns[key], right)
+        features = np.stack([columns[key] for key in FEATURES], axis=1).astype(np.float32)
+        return CandidatePairs(left, right, name, features)
+
+
+def _spelling(texts: TextEvidence, left: Array, name: Array) -> dict[str, Array]:
+    """Return the features of spelling: (P,) each."""
+    from rapidfuzz import fuzz, process
+
+    a, b = texts.ours, texts.theirs
+    row = a.labels[left]
+
+    def compare(ours: list[str], theirs: list[str], scorer: Callable[..., float]) -> Array:
+        pairs = [ours[i] for i in row.tolist()], [theirs[i] for i in name.tolist()]
+        score = process.cpdist(*pairs, scorer=scorer, dtype=np.float32, workers=-1)
+        return np.asarray(score / np.float32(100))
+
+    spelled = compare(a.folded, b.folded, fuzz.ratio)
+    digits = np.where(a.digits[row] == b.digits[name], np.float32(1), np.float32(0))
+    digits[(a.digits[row] < 0) & (b.digits[name] < 0)] = np.nan  # neither has any
+    return {
+        "spelling": spelled,
+        "romanised": compare(a.read, b.read, fuzz.ratio),
+        "words": compare(a.read, b.read, fuzz.token_set_ratio),
+        "exact": (spelled == 1).astype(np.float32),
+        "length": a.length[row],
+        "other_length": b.length[name],
+        "digits": digits,
+        "grams": pair_dots(texts.spelled, b.spelled_index.vectors, left, name),
+        "romanised_grams": pair_dots(texts.read, b.read_index.vectors, left, name),
+        "alias": b.is_alias[name],
+    }
+
+
+def _compare_graph(graph: Neighbourhoods, left: Array, right: Array) -> dict[str, Array]:
+    """Return the features of the graph: (P,) each. left, right: entities of the graph."""
+    matrices = {"neighbours": graph.neighbours, "facts": graph.facts, "relations": graph.relations}
+    columns = {key: pair_dots(m, m, left, right) for key, m in matrices.items()}
+    columns["around"] = dense_dots(graph.around, graph.around, left, right)
+    # A cosine of 1 is weak if each side has one linked neighbour, and strong if each has ten.
+    fewer = np.minimum(graph.num_linked[left], graph.num_linked[right])
+    columns["shared"] = columns["facts"] * np.sqrt(fewer)
+    for key in ("neighbours", "facts", "shared"):  # no linked neighbour: nothing to share
+        columns[key][fewer == 0] = np.nan
+    columns |= {"degree": graph.degree[left], "other_degree": graph.degree[right]}
+    return columns | {"linked": graph.num_linked[left], "other_linked": graph.num_linked[right]}
+
+
+def gap_to_others(score: Array, group: Array) -> Array:
+    """Return how far each score is above the best of the others of its group: (P,).
+
+    It is below 0 for all but the best. NaN where the score is missing or has no other beside it.
+    """
+    value = np.where(np.isnan(score), -np.inf, score)
+    order = np.lexsort((-value, group))
+    starts = group_starts(group[order])
+    sizes = np.diff(np.append(starts, len(order)))
+    # (groups,) the two highest scores of each group.
+    best, second = value[order[starts]], np.full(len(starts), -np.inf)
+    several = sizes > 1
+    second[several] = value[order[starts[several] + 1]]
+    other = np.repeat(best, sizes)
+    other[starts] = second
+    with np.errstate(invalid="ignore"):
+        gap = value[order] - other
+    gaps = np.empty(len(order), np.float32)
+    gaps[order] = np.where(np.isfinite(gap), gap, np.nan)
+    return gaps
+
+
+def nearest_dense(queries: Array, names: Array, k: int) -> Pairs:
+    """Return the k rows of `names` with the highest dot product with each query, if above 0."""
+    from prixlm.entities.index import NeighbourIndex, choose_kind
+
+    # Threads build a slightly different HNSW graph each time; inverted lists are the same.
+    kind = "exact" if choose_kind(len(names)) == "exact" else "ivf"
+    index = NeighbourIndex.build(names, kind=kind)
+    found = index.search(queries, min(k, len(names)))
+    row = np.broadcast_to(np.arange(len(queries))[:, None], found.entity.shape)
+    kept = (found.entity >= 0) & (found.score > 0)
+    return Pairs(row[kept], found.entity[kept].astype(np.int64), found.score[kept])
+
+
+def _only(pairs: Pairs, asked: Array) -> Pairs:
+    kept = np.isin(pairs.left, asked)
+    return Pairs(pairs.left[kept], pairs.right[kept], pairs.score[kept])

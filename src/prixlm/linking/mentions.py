@@ -1,0 +1,266 @@
+"""Link mentions, names without facts, to the concepts of a KB, many at a time.
+
+    linker = MentionLinker(KB("kb"))
+    linker.link(["Helsingin kaupunki"], lang="en")       # answers with a calibrated confidence
+
+A mention is compared with the names in all languages, and the concept answers in the language that
+was asked for.
+
+It is the linker of `linker.py` without what a mention lacks: links and facts. Its confidence is
+fitted on questions about the KB's own names, the same as those of the reconciliation service
+(`entities/matching_fit.py`): a name is taken away, misspelt, or its whole concept is missing.
+The service answers one row of a table in milliseconds, without scikit-learn; this one answers a
+hundred thousand mentions in one go.
+
+Dimension letters: N names, Q mentions, P candidate pairs.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from prixlm.arrays import pair_keys, rank_in_group
+from prixlm.entities.encoder import EntityEncoder
+from prixlm.entities.evidence import Evidence as KBEvidence
+from prixlm.entities.index import VectorStore, build_vectors
+from prixlm.entities.matching import length_of
+from prixlm.entities.matching_fit import Asked, make_questions, read_default
+from prixlm.errors import PrixError
+from prixlm.kb.lookup import Lookup, build_lookup
+from prixlm.kb.store import KB
+from prixlm.linking.confidence import Confidence, best_of_each, compete
+from prixlm.linking.evidence import CandidatePairs, Evidence, TextEvidence, gap_to_others
+from prixlm.linking.grams import Pairs
+from prixlm.linking.names import Names, NameSide
+from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
+from prixlm.types import Answer, Array, Progress
+
+logger = logging.getLogger(__name__)
+NUM_QUESTIONS = 3000
+MIN_QUESTIONS = 100
+"""With fewer questions to fit on, the default of the reconciliation service is used."""
+_FOLDS = 3
+_BLOCK = 1 << 14
+"""Mentions that are linked together."""
+_PER_MENTION = 10
+"""Candidates that each kind of evidence brings for a mention."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidates of mentions: (P,) each, sorted by mention, the best first."""
+
+    mention: Array
+    row: Array  # of the name that matched
+    confidence: Array
+
+
+class MentionLinker:
+    """The names of a KB, and the fitted confidence of a match.
+
+    Example:
+        >>> linker = prixlm.MentionLinker("kb")
+        >>> [[answer]] = linker.link(["Finland"], k=1, lang="en")
+        >>> answer.name
+        'Finland'
+    """
+
+    def __init__(
+        self,
+        kb: KB | Path | str,
+        *,
+        encoder: EntityEncoder | Path | str | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Read the names of all languages, and fit the confidence on them."""
+        self.kb = kb if isinstance(kb, KB) else KB(kb)
+        if not self.kb.num_entities:
+            raise PrixError(f"{self.kb.folder} has no entities to link to.")
+        self.lookup = build_lookup(self.kb, progress)
+        # (N,) each; every concept has a name, so concepts are the entities of this side.
+        self.entity, texts, owner = _read_names(self.kb, self.lookup)
+        self.encoder = EntityEncoder.load(encoder) if isinstance(encoder, Path | str) else encoder
+        self._store: VectorStore | None = None
+        self._has_warned = False
+        vectors = None
+        if self.encoder is not None:
+            warn_of_another_kb(self.encoder.model, self.kb)
+            self._store = build_vectors(self.kb, self.encoder, progress)
+            vectors = self._vectors_of_names()
+        self.texts = texts
+        langs = [self.kb.languages[i] for i in self.kb.language_of(self.entity).tolist()]
+        self.side = NameSide(Names(texts, owner, vectors, langs))
+        self.confidence = self._fit(seed)
+
+    def _vectors_of_names(self) -> Array:
+        """Return the encoder's vectors in the order of our names: (N, H)."""
+        assert self._store is not None
+        # The store is ordered by entity, its own name first; so are ours, once sorted back.
+        order = np.argsort(self.entity, kind="stable")
+        rows = np.empty(len(order), np.int64)
+        rows[order] = np.arange(len(order))
+        return np.asarray(self._store.vectors[rows])
+
+    def _evidence(self, mentions: Sequence[str]) -> Evidence:
+        """Return the evidence of some mentions; the encoder's candidates come from its index."""
+        asked = Names(list(mentions), np.arange(len(mentions)))
+        texts = TextEvidence(NameSide(asked), self.side, per_source=_PER_MENTION)
+        if self.encoder is not None and self._store is not None and self.side.vectors is not None:
+            vectors = self.encoder.encode(list(mentions))
+            near = self._store.index().search(vectors, _PER_MENTION)
+            left, place = np.nonzero(near.entity >= 0)
+            order = np.argsort(self.entity, kind="stable")
+            found = near.entity[left, place]
+            rows = order[np.searchsorted(self.entity[order], found)]
+            texts.found.append(Pairs(left, rows, near.score[left, place]))
+            texts.vectors = vectors, self.side.vectors
+        return Evidence(texts, mutual=False)
+
+    def _fit(self, seed: int) -> Confidence | None:
+        """Fit the confidence on questions whose answers are known; None if they are too few."""
+        asked = make_questions(KBEvidence(self.lookup), NUM_QUESTIONS, seed)
+        if len(asked) < MIN_QUESTIONS:
+            logger.info("%d names to fit on are too few: the default is used", len(asked))
+            return None
+        evidence = self._evidence([one.query for one in asked])
+        left, name = evidence.candidates(np.arange(len(asked)), np.ones(len(self.side), bool))
+        kept = self._is_kept(asked, left, name)
+        pairs = evidence.describe(left[kept], name[kept])
+        truth = np.array([one.concept for one in asked])
+        right = self.side.owner[pairs.name] == truth[pairs.left]
+        # Folds are by concept, so that no name of a question is in two of them.
+        fold = (truth * 2654435761 >> 7) % _FOLDS
+        return _fit_confidence(pairs, right, fold[pairs.left])
+
+    def _is_kept(self, asked: Sequence[Asked], left: Array, name: Array) -> Array:
+        """Return whether a name is left in the KB that a question is asked of: (P,)."""
+        removed = np.array([one.concept if one.is_removed else -1 for one in asked])
+        entity = np.array([one.entity if one.is_hidden else -1 for one in asked])
+        kept = self.side.owner[name] != removed[left]
+        for pair in np.flatnonzero(self.entity[name] == entity[left]).tolist():
+            kept[pair] &= self.texts[name[pair]] != asked[left[pair]].name
+        return np.asarray(kept)
+
+    def candidates(
+        self, mentions: Sequence[str], k: int = 5, lang: str | None = None
+    ) -> Candidates:
+        """Return the k best concepts of each mention that have a name in `lang`."""
+        allowed = np.ones(len(self.side), bool)
+        if lang is not None:
+            allowed = self._entities(lang) >= 0
+        none = np.zeros(0, np.int64)
+        parts = [Candidates(none, none, np.zeros(0))]
+        for start in range(0, len(mentions), _BLOCK):
+            part = self._block(mentions[start : start + _BLOCK], k, allowed)
+            parts.append(Candidates(part.mention + start, part.row, part.confidence))
+        return Candidates(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in ("mention", "row", "confidence")
+            )
+        )
+
+    def _block(self, mentions: Sequence[str], k: int, allowed: Array) -> Candidates:
+        pairs = self._evidence(mentions).pairs(np.arange(len(mentions)), allowed)
+        if self.confidence is None:
+            share = confidence = default_probability(pairs, mentions)
+        else:
+            share = compete(self.confidence.score(pairs.features), pairs.left, None)
+            confidence = self.confidence.probability(share, pairs.left)
+        order = np.lexsort((pairs.name, -share, pairs.left))
+        kept = order[rank_in_group(pairs.left[order]) < k]
+        return Candidates(pairs.left[kept], pairs.name[kept], confidence[kept])
+
+    def _entities(self, lang: str) -> Array:
+        """Return the first entity of each concept in a language, -1 without one: (concepts,)."""
+        ids = self.kb.entity_range(lang)
+        entities = np.full(len(self.side), -1)
+        backwards = np.arange(ids.stop - 1, ids.start - 1, -1)  # the first is written last
+        entities[self.lookup.concept[backwards]] = backwards
+        return entities
+
+    def link(
+        self, mentions: Sequence[str], k: int = 5, lang: str | None = None
+    ) -> list[list[Answer]]:
+        """Return the best entities of each mention, one for each concept, best first.
+
+        lang: the language of the answers; without it, that of the name that matched.
+        """
+        mentions = [mention.strip() for mention in mentions]
+        if "" in mentions:
+            raise PrixError(f"mention {mentions.index('') + 1} is empty: expected some text.")
+        self.warn_of_reading(mentions)
+        found = self.candidates(mentions, k, lang)
+        entity = self.entity[found.row]
+        if lang is not None:
+            entity = self._entities(lang)[self.side.owner[found.row]]
+        answers: list[list[Answer]] = [[] for _ in mentions]
+        columns = found.mention.tolist(), entity.tolist(), found.confidence.tolist()
+        for mention, one, confidence in zip(*columns, strict=True):
+            rank = len(answers[mention]) + 1
+            answers[mention].append(Answer(one, self.lookup.name(one), confidence, rank))
+        return answers
+
+    def warn_of_reading(self, mentions: Sequence[str]) -> None:
+        """Warn once of mentions that a trimmed model reads in other pieces than its base."""
+        if self.encoder is not None and not self._has_warned:
+            self._has_warned = warn_of_reading(self.encoder.model, mentions, "mentions")
+
+
+def _read_names(kb: KB, lookup: Lookup) -> tuple[Array, list[str], Array]:
+    """Return entity, text and concept of each name, by concept; an entity's own name is first."""
+    texts: list[str] = []
+    parts = [np.zeros(0, np.int64)]
+    for entities, some in kb.all_names():
+        parts.append(entities.astype(np.int64))
+        texts += some
+    entity = np.concatenate(parts)
+    concept = np.asarray(lookup.concept[entity], np.int64)
+    order = np.argsort(pair_keys(concept, entity), kind="stable")
+    return entity[order], [texts[row] for row in order.tolist()], concept[order]
+
+
+def default_probability(pairs: CandidatePairs, mentions: Sequence[str]) -> Array:
+    """Return the probability by the regression that the service uses for small KBs: (P,).
+
+    It was fitted on the world KB. Features that pairs do not have count as 0 there too.
+    """
+    fitted = read_default()
+    spelling, romanised = pairs.column("spelling"), pairs.column("romanised")
+    better = np.maximum(spelling, romanised)
+    length = np.array([length_of(mention) for mention in mentions])
+    gap = gap_to_others(better, pairs.left)
+    columns = {
+        "spelling": spelling,
+        "romanised": romanised,
+        "close": np.maximum(0.0, 5 * better - 4),
+        "exact": pairs.column("exact"),
+        "identical": pairs.column("exact"),
+        "alias": pairs.column("alias"),
+        "length": better * length[pairs.left],
+        "first": ~(gap < 0),
+        "gap": np.where(np.isnan(gap), better, gap),  # alone, it is above nothing
+        "encoder": np.nan_to_num(np.maximum(0.0, pairs.column("encoder"))),
+    }
+    score = np.zeros(len(pairs))
+    for key, column in columns.items():
+        score += fitted.weights.get(key, 0.0) * column
+    none = fitted.none[0] + fitted.none[1] * length
+    return compete(score - none[pairs.left], pairs.left, None)
+
+
+def _fit_confidence(pairs: CandidatePairs, right: Array, fold: Array) -> Confidence:
+    """Fit trees on all folds, and the calibration on what they say of the fold left out."""
+    if not all(right[fold == f].any() for f in range(_FOLDS)):
+        raise PrixError("no name of the KB finds its concept: no confidence can be fitted.")
+    confidence = Confidence.grow(pairs.features, right, fold)
+    score = np.zeros(len(pairs))
+    for f in range(_FOLDS):
+        score[fold == f] = confidence.score(pairs.features[fold == f], f)
+    share = compete(score, pairs.left, None)
+    confidence.calibrate(share, right, best_of_each(share, pairs.left))
+    return confidence

@@ -1,0 +1,97 @@
+"""Candidates and features of pairs, compared with slow counts."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rapidfuzz import fuzz
+
+from prixlm.linking.evidence import FEATURES, KINDS, SCORES, Evidence, TextEvidence, gap_to_others
+from prixlm.linking.graph import Facts, Neighbourhoods
+from prixlm.linking.names import Names, NameSide
+
+OURS = NameSide(Names(["Αθήνα", "Παρίσι", "Σπάρτη", "12"], np.arange(4), langs="el"))
+THEIRS = NameSide(
+    Names(["Athens", "Athina", "Paris", "Sparta", "Thebes", "12"], np.array([0, 0, 1, 2, 3, 4]))
+)
+ALL = np.arange(4)
+
+
+def test_a_candidate_answers_with_its_best_name() -> None:
+    pairs = Evidence(TextEvidence(OURS, THEIRS)).pairs(ALL, np.ones(5, bool))
+    found = {(a, b): row for row, (a, b) in enumerate(zip(pairs.left, pairs.right, strict=True))}
+    assert len(found) == len(pairs), "one row for each pair"
+    row = found[0, 0]
+    assert pairs.name[row] == 1 and pairs.column("alias")[row] == 1, "Athina is nearest to Αθήνα"
+    assert pairs.column("romanised")[row] == 1 and pairs.column("spelling")[row] == 0
+    exact = found[3, 4]
+    assert pairs.column("exact")[exact] == 1 and pairs.column("digits")[exact] == 1
+    assert np.isnan(pairs.column("digits")[row]), "neither has digits"
+    for (a, b), at in found.items():
+        name = THEIRS.read[pairs.name[at]]
+        assert pairs.column("romanised")[at] == pytest.approx(
+            fuzz.ratio(OURS.read[a], name) / 100
+        ), (a, b)
+
+
+def test_what_is_not_allowed_or_not_asked_is_no_candidate() -> None:
+    allowed = np.array([False, True, True, True, True])
+    pairs = Evidence(TextEvidence(OURS, THEIRS)).pairs(np.array([0, 1]), allowed)
+    assert set(pairs.left.tolist()) <= {0, 1} and 0 not in pairs.right
+
+
+def test_evidence_that_is_absent_is_nan_and_brings_no_candidates() -> None:
+    pairs = Evidence(TextEvidence(OURS, THEIRS)).pairs(ALL, np.ones(5, bool))
+    for name in ("chunks", "maps", "facts", "around", "encoder", "degree", "facts_gap"):
+        assert np.isnan(pairs.column(name)).all(), name
+    nothing = TextEvidence(OURS, THEIRS, without=("spelling", "romanised"))
+    assert len(Evidence(nothing).pairs(ALL, np.ones(5, bool))) == 0
+
+
+def test_a_kind_that_is_left_out_leaves_no_trace_in_the_features() -> None:
+    texts = TextEvidence(OURS, THEIRS, without=("romanised",))
+    pairs = Evidence(texts).pairs(ALL, np.ones(5, bool))
+    for name in (*KINDS["romanised"], "romanised_gap", "romanised_back"):
+        assert np.isnan(pairs.column(name)).all(), name
+    assert set().union(*KINDS.values()) <= set(FEATURES) and set(SCORES) <= set(FEATURES)
+
+
+def test_the_graph_brings_candidates_of_other_names() -> None:
+    # Σπάρτη (2) and Thebes (3 of theirs) both lie in what Αθήνα and Athens are linked to.
+    ids = np.arange(4), 4 + np.arange(5)
+    facts = Facts(np.array([2, 7]), np.array([0, 0]), np.array([0, 4]))
+    concept = np.array([0, 1, 2, 3, 0, 5, 6, 7, 8])
+    graph = Neighbourhoods(facts, concept, np.array([0]))
+    texts = TextEvidence(OURS, THEIRS, per_source=1)
+    pairs = Evidence(texts, graph=graph, ids=ids).pairs(np.array([2]), np.ones(5, bool))
+    assert 3 in pairs.right
+    row = pairs.right.tolist().index(3)
+    assert pairs.column("facts")[row] == pytest.approx(1) and pairs.column("linked")[row] == 1
+
+
+def test_vectors_of_an_encoder_are_compared_and_searched() -> None:
+    eye = np.eye(6, dtype=np.float32)
+    ours = NameSide(Names(["x", "y"], np.arange(2), eye[[3, 5]]))
+    theirs = NameSide(Names(list("abcdef"), np.arange(6), eye))
+    pairs = Evidence(TextEvidence(ours, theirs)).pairs(np.arange(2), np.ones(6, bool))
+    assert list(zip(pairs.left, pairs.right, strict=True)) == [(0, 3), (1, 5)]
+    assert pairs.column("encoder").tolist() == [1, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 1.0, None]))))
+def test_the_gap_is_that_to_the_best_other_of_the_group(
+    rows: list[tuple[int, float | None]],
+) -> None:
+    group = np.array([a for a, _ in rows], int)
+    score = np.array([np.nan if b is None else b for _, b in rows], np.float32)
+    gaps = gap_to_others(score, group)
+    for row in range(len(rows)):
+        others = [
+            score[i]
+            for i in range(len(rows))
+            if i != row and group[i] == group[row] and not np.isnan(score[i])
+        ]
+        if np.isnan(score[row]) or not others:
+            assert np.isnan(gaps[row])
+        else:
+            assert gaps[row] == score[row] - max(others)

@@ -1,0 +1,64 @@
+"""The two languages of a KB as sides."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prixlm import KB, PrixError, SplitConfig, split_kb
+from prixlm.linking.problems import kb_problem, read_facts, read_names, withheld_links
+from tests.helpers import make_linked_kb
+
+
+@pytest.fixture(scope="module")
+def withheld(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    folder = tmp_path_factory.mktemp("links")
+    config = SplitConfig(hide_links=0.3, valid=0.2)
+    return split_kb(make_linked_kb(folder, 200), folder / "split", config)
+
+
+def test_sides_hold_the_names_links_and_facts_of_the_kb(toy: KB) -> None:
+    problem = kb_problem(toy, "fi", "en")
+    assert [problem.ours.texts[row] for row in range(3)] == toy.names(problem.ids[0][:3].tolist())
+    left, right = problem.links()
+    concept = toy.concepts()
+    for a, b in zip(problem.ids[0][left], problem.ids[1][right], strict=True):
+        assert concept[a] == concept[b]
+    linked = np.isin(concept[problem.ids[0]], concept[problem.ids[1]])
+    assert len(left) == linked.sum() > 0
+    assert problem.facts is not None and len(problem.facts.subject) == toy.num_triples()
+
+
+def test_only_the_facts_of_some_splits_are_read(toy: KB, tmp_path: Path) -> None:
+    split = split_kb(toy, tmp_path / "split", SplitConfig(test=0.3))
+    train = read_facts(split, ("train",))
+    assert len(train.subject) == split.num_triples(split="train") < split.num_triples()
+    assert len(read_facts(split).subject) == split.num_triples()
+
+
+def test_withheld_links_are_positions_and_not_among_the_known(withheld: KB) -> None:
+    problem = kb_problem(withheld, "fi", "en", without=True)
+    known = set(zip(*(side.tolist() for side in problem.links()), strict=True))
+    hidden: set[tuple[int, int]] = set()
+    for split in ("valid", "test"):
+        left, right = withheld_links(withheld, "fi", "en", split)
+        hidden |= set(zip(left.tolist(), right.tolist(), strict=True))
+        back = withheld_links(withheld, "en", "fi", split)
+        assert set(zip(*(side.tolist() for side in back), strict=True)) == {
+            (b, a) for a, b in zip(left.tolist(), right.tolist(), strict=True)
+        }
+    assert hidden and not known & hidden
+    assert problem.without is not None
+    assert not set(problem.without.tolist()) & {a for a, _ in known | hidden}
+
+
+def test_aliases_follow_the_name_of_their_entity(toy: KB) -> None:
+    names = read_names(toy, "en")
+    assert (np.diff(names.owner) >= 0).all() and names.owner[0] == 0
+
+
+def test_one_language_is_not_two_sides(toy: KB) -> None:
+    with pytest.raises(PrixError, match="two different languages"):
+        kb_problem(toy, "en", "en")
+    with pytest.raises(PrixError, match="xx"):
+        kb_problem(toy, "xx", "en")
