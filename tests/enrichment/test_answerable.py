@@ -15,14 +15,15 @@ def make_gaps(relation: list[int], share: list[float], kind: int = USUAL) -> Gap
     number = len(relation)
     offset = np.zeros(number + 1, np.int64)
     queries = Queries("et", np.arange(number), np.array(relation), offset, np.zeros(0, np.int64))
-    return Gaps(queries, np.array(share), np.full(number, kind))
+    return Gaps(queries, np.array(share), np.full(number, kind), np.zeros(number, bool))
 
 
 def equal_cases(number: int, *, answered: bool) -> _Cases:
     """Cases of relation 0 that are all answered, or none."""
     weight = np.full(number, float(answered))
     relation = np.zeros(number, int)
-    return _Cases(np.arange(number), relation, np.full(number, 0.9), weight, 1 - weight)
+    share, by_name = np.full(number, 0.9), np.zeros(number, bool)
+    return _Cases(np.arange(number), relation, share, by_name, weight, 1 - weight)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,8 @@ def cases() -> _Cases:
     generator = np.random.default_rng(0)
     relation, share = generator.integers(0, 2, 4000), generator.uniform(0.5, 1, 4000)
     answered = (generator.uniform(size=4000) < share) & (relation == 0)
-    return _Cases(
-        generator.permutation(4000), relation, share, answered.astype(float), 1.0 - answered
-    )
+    concept, by_name = generator.permutation(4000), np.zeros(4000, bool)
+    return _Cases(concept, relation, share, by_name, answered.astype(float), 1.0 - answered)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,17 @@ def test_the_share_and_the_relation_tell_which_questions_have_an_answer(
         rows = (relation == 0) & (share >= low) & (share < low + 0.1)
         assert predicted[rows].mean() == pytest.approx(cases.answered[rows].mean(), abs=0.06)
     assert predicted.min() > 0 and predicted.max() < 1, "never quite sure"
+
+
+def test_names_that_tell_less_than_facts_do_not_turn_the_share_round(cases: _Cases) -> None:
+    # Named like things that all have the relation, and yet without an answer.
+    number, relation, share = 3000, np.zeros(3000, int), np.full(3000, 0.99)
+    alike, weight = np.ones(number, bool), np.zeros(number)
+    named = _Cases(np.arange(number), relation, share, alike, weight, 1 - weight)
+    learnt = Answerability._learn(_Cases.concatenate([cases, named]), 3)
+    assert learnt.share_weight >= 0 > learnt.name_weight
+    few, many = learnt.predict(make_gaps([0, 0], [0.5, 0.99]))
+    assert few < many
 
 
 def test_a_relation_that_was_never_asked_has_the_mean_rate(

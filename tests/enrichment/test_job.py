@@ -203,12 +203,12 @@ def test_a_kill_before_the_first_state_leaves_a_folder_to_work_in(
 @pytest.fixture(scope="module")
 def _one_tokenizer() -> Iterator[None]:
     """Train the tokenizer once: the pieces of a second training are in another order."""
-    train, made = compact.train_tokenizer, dict[tuple[str, int], str]()
+    train, made = compact.train_tokenizer, dict[tuple[str, int, str], str]()
 
-    def train_once(kb: KB, vocab: int) -> Tokenizer:
-        key = (kb.fingerprint(), vocab)
+    def train_once(kb: KB, vocab: int, **settings: Any) -> Tokenizer:
+        key = (kb.fingerprint(), vocab, str(settings))
         if key not in made:
-            made[key] = train(kb, vocab).to_str()
+            made[key] = train(kb, vocab, **settings).to_str()
         return Tokenizer.from_str(made[key])
 
     with pytest.MonkeyPatch.context() as patch:

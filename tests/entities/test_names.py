@@ -587,7 +587,7 @@ def test_candidates_agree_with_comparing_row_by_row(world: KB, k: int) -> None:
         assert got == slow_candidates(index, query, k)
         for hit in hits:
             assert (hit.how == "exact") == (fold(hit.name) == fold(query))
-            assert hit.reading in ("", romanise([fold(hit.name)])[0])
+            assert hit.reading in ("", romanise([fold(hit.name)], hit.lang)[0])
 
 
 def test_common_n_grams_are_left_out_where_they_are_in_too_many_names(

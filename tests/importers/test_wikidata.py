@@ -143,6 +143,7 @@ def test_the_sample_accounts_for_every_row_that_gives_nothing() -> None:
     assert parsed.filtered == Counter(
         {
             "array bracket or blank line": 2,
+            "description of a property": 1,
             "entity without labels or statements": 1,
             "name for all languages (mul)": 1,
             "no value": 2,

@@ -6,8 +6,10 @@
 A question that another language answers has an answer. A guess (`usual` in `gaps`) may have none:
 an island has no neighbours, although similar entities do. The probability is learnt where the truth
 is known: ask the questions that would be asked if only train were known, and count those that the
-valid facts answer. A logistic regression weighs two features: the share of similar entities that
-have the relation, and how often guesses of that relation were answered.
+valid facts answer. A logistic regression weighs the share of similar entities that have the
+relation, how often guesses of that relation were answered, and whether similar means named alike.
+A larger share never makes an answer less likely: a question outside the range of shares that were
+learnt from would else be judged the wrong way round.
 
 So it is the probability for a KB that lacks as large a share of its facts as was held out for
 validation. The share that a KB lacks in fact cannot be read off the KB.
@@ -47,6 +49,7 @@ class _Cases:
     concept: Array  # of the subject
     relation: Array
     share: Array  # of similar entities that have the relation
+    by_name: Array  # whether entities are similar by their names
     answered: Array
     unanswered: Array
 
@@ -58,7 +61,7 @@ class _Cases:
     def concatenate(cls, parts: Sequence["_Cases"]) -> "_Cases":
         """Join cases; without any, the columns are empty."""
         ids, weights = np.zeros(0, np.int64), np.zeros(0)
-        parts = [cls(ids, ids, weights, weights, weights), *parts]
+        parts = [cls(ids, ids, weights, ids.astype(bool), weights, weights), *parts]
         columns = ([getattr(part, field.name) for part in parts] for field in fields(cls))
         return cls(*map(np.concatenate, columns))
 
@@ -71,6 +74,7 @@ class Answerability:
     share_weight: float  # of the log-odds of the share of similar entities
     rate_weight: float  # of the log-odds of the rate
     intercept: float
+    name_weight: float = 0.0  # of a subject that is compared by its names
 
     @classmethod
     def fit(cls, kb: KB, langs: Sequence[str], config: GapConfig | None = None) -> "Answerability":
@@ -101,15 +105,19 @@ class Answerability:
         first = _rates(cases.select(is_first), num_relations)
         second = _rates(cases.select(~is_first), num_relations)
         other_rate = np.where(is_first, second[cases.relation], first[cases.relation])
-        features = _features(cases.share, other_rate)
-        # Every case twice, as answered and as unanswered, with the weight of each.
-        fitted = LogisticRegression().fit(
-            np.concatenate([features, features]),
-            np.repeat([True, False], len(features)),
-            sample_weight=np.concatenate([cases.answered, cases.unanswered]),
-        )
-        share_weight, rate_weight = fitted.coef_[0].tolist()
-        return cls(rate, share_weight, rate_weight, float(fitted.intercept_[0]))
+        features = _features(cases.share, other_rate, cases.by_name)
+        for used in ([0, 1, 2], [1, 2]):  # the share is left out if its weight would be negative
+            # Every case twice, as answered and as unanswered, with the weight of each.
+            fitted = LogisticRegression().fit(
+                np.concatenate([features, features])[:, used],
+                np.repeat([True, False], len(features)),
+                sample_weight=np.concatenate([cases.answered, cases.unanswered]),
+            )
+            weights = np.zeros(3)
+            weights[used] = fitted.coef_[0]
+            if weights[0] >= 0:
+                break
+        return cls(rate, weights[0], weights[1], float(fitted.intercept_[0]), weights[2])
 
     def predict(self, gaps: Gaps) -> Array:
         """Return the probability that each question has an answer: (Q,).
@@ -119,14 +127,15 @@ class Answerability:
         probability = np.ones(len(gaps.kind))
         is_guess = gaps.kind == USUAL
         rate = self.rate[gaps.queries.relation[is_guess]]
-        weights = np.array([self.share_weight, self.rate_weight])
-        log_odds = _features(gaps.expected[is_guess], rate) @ weights + self.intercept
+        weights = np.array([self.share_weight, self.rate_weight, self.name_weight])
+        features = _features(gaps.expected[is_guess], rate, gaps.by_name[is_guess])
+        log_odds = features @ weights + self.intercept
         probability[is_guess] = np.where(rate > 0, 1 / (1 + np.exp(-log_odds)), 0.0)
         return probability
 
     def save(self, path: Path) -> None:
         """Write the regression as JSON."""
-        weights = [self.share_weight, self.rate_weight, self.intercept]
+        weights = [self.share_weight, self.rate_weight, self.intercept, self.name_weight]
         write_atomically(path, json.dumps({"rate": self.rate.tolist(), "weights": weights}) + "\n")
 
     @classmethod
@@ -166,8 +175,8 @@ def _read_cases(finder: GapFinder, lang: str, answers: dict[str, float]) -> _Cas
             is_answered = np.isin(pair_keys(subject, relation), keys[split])
             answered = np.maximum(answered, weight * is_answered)
             unanswered[is_answered] = 0.0
-        share = gaps.expected[rows]
-        parts.append(_Cases(concept[rows], relation, share, answered, unanswered))
+        share, by_name = gaps.expected[rows], gaps.by_name[rows]
+        parts.append(_Cases(concept[rows], relation, share, by_name, answered, unanswered))
     return _Cases.concatenate(parts)
 
 
@@ -189,7 +198,7 @@ def _rates(cases: _Cases, num_relations: int) -> Array:
     return np.asarray((answered + _PRIOR_QUESTIONS * mean) / (total + _PRIOR_QUESTIONS))
 
 
-def _features(share: Array, rate: Array) -> Array:
-    """Return the log-odds of share and rate: (Q, 2)."""
+def _features(share: Array, rate: Array, by_name: Array) -> Array:
+    """Return the log-odds of share and rate, and whether names were compared: (Q, 3)."""
     both = np.clip(np.stack([share, rate], axis=1), 1e-3, 1 - 1e-3)
-    return np.asarray(np.log(both / (1 - both)))
+    return np.column_stack([np.log(both / (1 - both)), by_name])

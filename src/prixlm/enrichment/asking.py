@@ -14,14 +14,14 @@ has an answer which the language lacks. `run` asks only for gaps; here that prob
   relation's subjects that have several objects. This also holds where the relation nearly always
   has one object, this language states one, and another language states another one;
 - otherwise that of `answerable`, from the share of similar entities that have the relation. Below
-  the share from which `run` asks, this is extrapolated.
+  the share from which `run` asks, nothing was learnt: it falls in proportion to the share.
 
 Dimension letters: Q questions of one language, N answers of all questions.
 """
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -242,9 +242,12 @@ class Asker:
         is_complete = is_known & self._gaps.has_one_object[queries.relation]
         is_elsewhere = (gaps.kind == ELSEWHERE) & ~is_complete
         is_further = ~is_elsewhere & self._gaps.is_stated(queries.subject, queries.relation)
-        is_usual = gaps.expected >= self._gaps.config.usual
+        usual = self._gaps.config.usual
+        is_usual = gaps.expected >= usual
+        guessed = self._answerable.predict(replace(gaps, expected=gaps.expected.clip(usual)))
+        guessed = np.where(is_usual, guessed, guessed * gaps.expected / max(usual, 1e-9))
         share = self._gaps.share_with_several[queries.relation]
-        answerable = np.where(is_further, share, self._answerable.predict(gaps))
+        answerable = np.where(is_further, share, guessed)
         names = np.where(is_usual, "usual", "unusual")
         names = np.where(is_further, "further", np.where(is_elsewhere, "elsewhere", names))
         kinds: list[Kind] = names.tolist()

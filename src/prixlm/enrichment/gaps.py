@@ -91,10 +91,12 @@ class Gaps:
     queries: Queries  # the known objects are filtered
     expected: Array  # (Q,) share of similar entities with the relation; 1 if stated elsewhere
     kind: Array  # (Q,) index into KINDS
+    by_name: Array  # (Q,) whether the subject has no fact, so that its names tell what is similar
 
     def select(self, rows: Array) -> "Gaps":
         """Return the questions at some positions."""
-        return Gaps(self.queries.select(rows), self.expected[rows], self.kind[rows])
+        columns = (self.expected[rows], self.kind[rows], self.by_name[rows])
+        return Gaps(self.queries.select(rows), *columns)
 
 
 def relations_of_one_object(kb: KB, share: float = 0.95) -> Array:
@@ -202,6 +204,7 @@ class GapFinder:
             _make_queries(lang, question, known),
             np.where(is_elsewhere, 1.0, shares),
             np.where(is_elsewhere, ELSEWHERE, USUAL),
+            self._has_no_fact(self.concept[subject]),
         )
 
     def is_stated(self, subject: Array, relation: Array) -> Array:
@@ -271,7 +274,8 @@ class GapFinder:
         kept = np.flatnonzero(self._is_wanted[relation] & ~is_complete)
         order = kept[np.argsort(question[kept])]
         queries = _make_queries(lang, question[order], known)
-        return Gaps(queries, expected[order], kind[order])
+        by_name = self._has_no_fact(self.concept[queries.subject])
+        return Gaps(queries, expected[order], kind[order], by_name)
 
     def _stated_elsewhere(
         self, lang: str, subjects: Array, known: "_Facts", is_named: Array
@@ -318,13 +322,17 @@ class GapFinder:
         best = order[group_starts(question[order])]
         return question[best], share[best]
 
+    def _has_no_fact(self, concept: Array) -> Array:
+        """Return which concepts no fact is known of: (N,) bool."""
+        return np.asarray(self._held.indptr[concept + 1] == self._held.indptr[concept])
+
     def _guess_by_names(self, concept: Array) -> tuple[Array, Array, Array]:
         """Return relations that the names of concepts without facts let expect.
 
         concept: (S,). Returns the relation, the share of similarly named concepts that have it, at
         least `usual`, and the row of the concept: (N,) each.
         """
-        rows = np.flatnonzero(np.diff(self._held.indptr)[concept] == 0)
+        rows = np.flatnonzero(self._has_no_fact(concept))
         if not len(rows):
             return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
         guess = self._guesser.guess(concept[rows])[:, : self.kb.num_relations].tocoo()
