@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from rapidfuzz import fuzz
 
 from prixlm.linking.evidence import FEATURES, KINDS, SCORES, Evidence, TextEvidence, gap_to_others
+from prixlm.linking.grams import Pairs
 from prixlm.linking.graph import Facts, Neighbourhoods
 from prixlm.linking.names import Names, NameSide
 
@@ -76,6 +77,21 @@ def test_vectors_of_an_encoder_are_compared_and_searched() -> None:
     pairs = Evidence(TextEvidence(ours, theirs)).pairs(np.arange(2), np.ones(6, bool))
     assert list(zip(pairs.left, pairs.right, strict=True)) == [(0, 3), (1, 5)]
     assert pairs.column("encoder").tolist() == [1, 1]
+
+
+def test_translations_of_a_decoder_are_candidates_and_scores() -> None:
+    there = Pairs(np.array([2, 0]), np.array([3, 0]), np.array([0.5, 0.25], np.float32))
+    back = Pairs(np.array([1]), np.array([4]), np.array([0.75], np.float32))
+    texts = TextEvidence(OURS, THEIRS, translated=(there, back))
+    pairs = Evidence(texts).pairs(ALL, np.ones(5, bool))
+    found = {(a, b): row for row, (a, b) in enumerate(zip(pairs.left, pairs.right, strict=True))}
+    expected = {(2, 3): (0.5, 0), (0, 0): (0.25, 0), (1, 4): (0, 0.75)}
+    assert set(expected) <= set(found)
+    for pair, row in found.items():
+        scores = pairs.column("decoder")[row], pairs.column("decoder_reverse")[row]
+        assert scores == expected.get(pair, (0, 0))
+    left_out = TextEvidence(OURS, THEIRS, without=("decoder",), translated=(there, back))
+    assert np.isnan(Evidence(left_out).pairs(ALL, np.ones(5, bool)).column("decoder")).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 1.0, None]))))

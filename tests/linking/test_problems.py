@@ -1,13 +1,17 @@
 """The two languages of a KB as sides."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prixlm import KB, PrixError, SplitConfig, split_kb
+from prixlm.decoding.completer import Completer, SearchConfig
 from prixlm.linking.problems import kb_problem, read_facts, read_names, withheld_links
+from prixlm.lm.compact import make_compact
 from tests.helpers import make_linked_kb
+from tests.training.helpers import TINY
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +66,19 @@ def test_one_language_is_not_two_sides(toy: KB) -> None:
         kb_problem(toy, "en", "en")
     with pytest.raises(PrixError, match="xx"):
         kb_problem(toy, "xx", "en")
+
+
+def test_a_model_translates_in_both_directions(withheld: KB, tmp_path: Path) -> None:
+    model = Completer(make_compact(withheld, TINY.compact), withheld)
+    problem = kb_problem(withheld, "fi", "en", model=model)
+    assert problem.translated is not None and problem.cases is not None
+    assert problem.cases[0].tolist() == withheld_links(withheld, "fi", "en", "valid")[0].tolist()
+    there, back = problem.translated
+    label = problem.ours.texts[0]
+    answers = model.translate(label, lang="fi", to="en", config=SearchConfig(k=10, beam=20))
+    first = withheld.entity_range("en").start
+    expected = {one.entity - first: math.exp(one.score) for one in answers}
+    asked = there.left == 0
+    assert dict(zip(there.right[asked], there.score[asked], strict=True)) == pytest.approx(expected)
+    assert back.right.max() < len(problem.ids[1]) and back.left.max() < len(problem.ids[0])
+    assert len(np.unique(back.right)) == len(problem.ids[1]), "each of theirs was asked"

@@ -155,6 +155,9 @@ def evaluate_xel(
             if linker or ablate:
                 configs = ablations(LinkerConfig()) if ablate else [LinkerConfig()]
                 fused = [FusedLinking(source, into, config) for config in configs]
+                # With models, the linker is fitted on the valid links.
+                if (encoder or model) and split == "test":
+                    fused.append(FusedLinking.with_models(source, into, encoder, model))
             tables = evaluate_withheld_links(
                 source,
                 encoder or [],

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from prixlm.arrays import group_starts, random_positions
+from prixlm.decoding.completer import Completer
+from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import LinkingTask
 from prixlm.kb.store import KB
@@ -73,10 +75,32 @@ class Measured:
 class FusedLinking:
     """The linker as a row of entity linking. It reads the train facts and the links of a split."""
 
-    def __init__(self, kb: KB, into: str, config: LinkerConfig | None = None) -> None:
+    def __init__(
+        self,
+        kb: KB,
+        into: str,
+        config: LinkerConfig | None = None,
+        *,
+        encoder: EntityEncoder | None = None,
+        model: Completer | None = None,
+    ) -> None:
         self.kb, self.into, self.config = kb, into, config or LinkerConfig()
-        self.name = row_title(self.config)
+        self.encoder, self.model = encoder, model
+        more = {"encoder": encoder, "decoder": model}
+        self.name = row_title(self.config, [kind for kind, one in more.items() if one])
         self.measured: dict[str, Measured] = {}  # by language
+
+    @classmethod
+    def with_models(
+        cls, kb: KB, into: str, encoders: Sequence[Path] | None, models: Sequence[Path] | None
+    ) -> "FusedLinking":
+        """Return the linker with the first encoder and the first model as further evidence."""
+        return cls(
+            kb,
+            into,
+            encoder=EntityEncoder.load(encoders[0]) if encoders else None,
+            model=Completer(models[0], kb) if models else None,
+        )
 
     def check(self, tasks: Mapping[str, LinkingTask]) -> None:
         """Refuse tasks that are not made of the KB's links."""
@@ -86,7 +110,14 @@ class FusedLinking:
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Return (Q,) the rank of the right entity of every mention; infinity without one."""
         assert task.entities is not None, "checked before"
-        problem = kb_problem(self.kb, lang, self.into, splits=("train",))
+        problem = kb_problem(
+            self.kb,
+            lang,
+            self.into,
+            splits=("train",),
+            encoder=self.encoder,
+            model=self.model,
+        )
         linked = link_sides(problem, self.config)
         asked = task.entities - self.kb.entity_range(lang).start
         # Of several right entities, any counts: each is asked for alone, and the best rank stays.
@@ -101,14 +132,15 @@ class FusedLinking:
         return ranks
 
 
-def row_title(config: LinkerConfig) -> str:
-    """Return the title of the linker's row."""
-    return TITLE if not config.without else f"{TITLE} without {', '.join(config.without)}"
+def row_title(config: LinkerConfig, more: Sequence[str] = ()) -> str:
+    """Return the title of the linker's row. more: kinds of evidence beside the usual ones."""
+    title = f"{TITLE} with {', '.join(more)}" if more else TITLE
+    return title if not config.without else f"{title} without {', '.join(config.without)}"
 
 
 def ablations(config: LinkerConfig) -> list[LinkerConfig]:
-    """Return the linker with all evidence, and without each kind that needs no encoder."""
-    kinds = [kind for kind in KINDS if kind != "encoder"]
+    """Return the linker with all evidence, and without each kind that needs no model."""
+    kinds = [kind for kind in KINDS if kind not in ("encoder", "decoder")]
     # The last one has no evidence from names at all.
     sets: list[tuple[str, ...]] = [(), *((kind,) for kind in kinds), tuple(kinds[:3])]
     return [replace(config, without=without) for without in sets]

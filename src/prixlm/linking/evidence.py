@@ -5,8 +5,8 @@
     pairs = evidence.pairs(asked, allowed)                  # candidates with features, as arrays
 
 Everything is computed for all pairs at once, in blocks. A kind of evidence that is absent (no
-facts, too few links, no encoder) brings no candidates, and its features are NaN, which trees can
-read. An entity of ours is asked by its label; an entity of theirs answers with its best name.
+facts, too few links, no encoder, no decoder) brings no candidates, and its features are NaN, which
+trees can read. An entity of ours is asked by its label; one of theirs answers with its best name.
 
 Dimension letters: P candidate pairs, K features.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from prixlm.arrays import group_starts
+from prixlm.arrays import group_starts, pair_keys
 from prixlm.linking import translation
 from prixlm.linking.grams import Pairs, dense_dots, nearest, pair_dots, unite
 from prixlm.linking.graph import Neighbourhoods
@@ -28,7 +28,10 @@ PER_SOURCE = 20
 """Candidates that each kind of evidence brings for an entity."""
 MIN_LINKS = 50
 """Links below which nothing is learnt from them."""
-SCORES = ("spelling", "romanised", "chunks", "maps", "facts", "neighbours", "around", "encoder")
+SCORES = (
+    *("spelling", "romanised", "chunks", "maps", "facts", "neighbours", "around", "encoder"),
+    *("decoder", "decoder_reverse"),
+)
 """Features by which the candidates of an entity, and the entities of a candidate, compete."""
 _TEXT = (
     *("exact", "words", "length", "other_length", "digits", "grams", "romanised_grams"),
@@ -48,6 +51,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "words": ("chunks", "maps"),
     "graph": ("facts", "neighbours", "around", *_GRAPH),
     "encoder": ("encoder",),
+    "decoder": ("decoder", "decoder_reverse"),
 }
 """Features by kind of evidence. Lengths, digits and aliases belong to all kinds."""
 
@@ -85,8 +89,13 @@ class TextEvidence:
         *,
         without: Sequence[str] = (),
         per_source: int = PER_SOURCE,
+        translated: tuple[Pairs, Pairs] | None = None,
     ) -> None:
-        """without: kinds of evidence that are left out."""
+        """Search. without: kinds of evidence that are left out.
+
+        translated: how likely a decoder writes an entity of theirs for one of ours, and one of ours
+        for one of theirs, both as entities of ours and theirs, for its best answers.
+        """
         self.ours, self.theirs, self.without = ours, theirs, tuple(without)
         self.per_source = per_source
         # (entities of ours, D) each: the label's n-grams, weighed by the names of the other side.
@@ -101,6 +110,9 @@ class TextEvidence:
         if ours.vectors is not None and theirs.vectors is not None and "encoder" not in without:
             self.vectors = ours.vectors[ours.labels], theirs.vectors
             self.found.append(nearest_dense(*self.vectors, per_source))
+        self.translated = None if "decoder" in without else translated
+        for pairs in self.translated or ():
+            self.found.append(Pairs(pairs.left, theirs.labels[pairs.right], pairs.score))
 
 
 class Evidence:
@@ -197,6 +209,8 @@ class Evidence:
             columns |= _compare_graph(self.graph, self.ids[0][left], self.ids[1][right])
         if texts.vectors is not None:
             columns["encoder"] = dense_dots(*texts.vectors, left, name)
+        for key, found in zip(KINDS["decoder"], texts.translated or (), strict=False):
+            columns[key] = scores_of(found, left, right)
         for key in (key for kind in texts.without for key in KINDS[kind]):
             columns[key] = np.full(len(left), np.nan, np.float32)
         for key in SCORES:
@@ -248,6 +262,19 @@ def _compare_graph(graph: Neighbourhoods, left: Array, right: Array) -> dict[str
         columns[key][fewer == 0] = np.nan
     columns |= {"degree": graph.degree[left], "other_degree": graph.degree[right]}
     return columns | {"linked": graph.num_linked[left], "other_linked": graph.num_linked[right]}
+
+
+def scores_of(found: Pairs, left: Array, right: Array) -> Array:
+    """Return the score of pairs in a search, 0 for those that it did not find: (P,) float32."""
+    key = pair_keys(found.left, found.right)
+    order = np.argsort(key)
+    asked = pair_keys(left, right)
+    at = np.searchsorted(key[order], asked)
+    scores = np.zeros(len(asked), np.float32)
+    has = np.flatnonzero(at < len(order))
+    has = has[key[order[at[has]]] == asked[has]]
+    scores[has] = found.score[order[at[has]]]
+    return scores
 
 
 def gap_to_others(score: Array, group: Array) -> Array:

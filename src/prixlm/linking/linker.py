@@ -34,6 +34,7 @@ from prixlm.linking.evidence import (
     Evidence,
     TextEvidence,
 )
+from prixlm.linking.grams import Pairs
 from prixlm.linking.graph import Facts, Neighbourhoods, unify_relations
 from prixlm.linking.names import Names, NameSide
 from prixlm.rankers.calibrated import TreeConfig
@@ -84,6 +85,7 @@ class LinkProblem:
     facts: Facts | None = None
     without: Array | None = None  # entities of ours that are taken to have no counterpart
     cases: Links | None = None  # links to fit on, which no evidence knows; None: the known ones
+    translated: tuple[Pairs, Pairs] | None = None  # by a decoder, in both directions
 
     def links(self, concept: Array | None = None) -> Links:
         """Return the known links; of several counterparts the first."""
@@ -166,11 +168,15 @@ class _Linker:
         if len(left) < max(MIN_CASES, config.folds):
             raise PrixError(
                 f"{len(left):,} links are too few to fit a confidence on: expected {MIN_CASES} or "
-                "more. With an encoder, withhold more: `prixlm split --hide-links 0.2 --valid 0.1`."
+                "more. With a model or encoder, withhold more: "
+                "`prixlm split --hide-links 0.2 --valid 0.1`."
             )
         self.one_to_one = problem.is_one_to_one()
         self.texts = TextEvidence(
-            NameSide(problem.ours), NameSide(problem.theirs), without=config.without
+            NameSide(problem.ours),
+            NameSide(problem.theirs),
+            without=config.without,
+            translated=problem.translated,
         )
         num = len(self.texts.ours)
         # (entities of ours,) the known counterpart, and the fold that hides it; -1 without.

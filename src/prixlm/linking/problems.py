@@ -3,20 +3,29 @@
 problem = kb_problem(kb, "el", "en", splits=("train",))
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from prixlm.arrays import group_starts
+from prixlm.decoding.completer import Completer, SearchConfig
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import build_vectors
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.linking.grams import Pairs
 from prixlm.linking.graph import Facts
 from prixlm.linking.linker import LinkProblem, Links
 from prixlm.linking.names import Names
-from prixlm.types import Array, Progress
+from prixlm.types import Array, Progress, Query
+
+_PART = 1024
+"""Names that are translated between two reports of progress."""
+_SEARCH = SearchConfig(k=10, beam=20)
+"""Of translations that are evidence."""
 
 
 def kb_problem(
@@ -26,6 +35,7 @@ def kb_problem(
     *,
     splits: Sequence[str] | None = None,
     encoder: EntityEncoder | None = None,
+    model: Completer | None = None,
     without: bool = False,
     progress: Progress | None = None,
 ) -> LinkProblem:
@@ -33,8 +43,9 @@ def kb_problem(
 
     splits: of the facts that are read; None: all. without: take entities that have no link, not
     even a withheld one, to have no counterpart.
-    encoder: its vectors are evidence. It may know the links of the KB, so the confidence is fitted
-    on the withheld links of the valid split instead.
+    encoder: its vectors are evidence. model: so are its translations of the names, in both
+    directions. Both may know the links of the KB, so the confidence is fitted on the withheld links
+    of the valid split instead.
     """
     if lang == into:
         raise PrixError(f"links from {lang} into {into}: expected two different languages.")
@@ -55,8 +66,14 @@ def kb_problem(
         ids=(ids[0], ids[1]),
         concept=concept,
         facts=read_facts(kb, splits),
-        cases=None if encoder is None else withheld_links(kb, lang, into, "valid"),
     )
+    if encoder is not None or model is not None:
+        problem = replace(problem, cases=withheld_links(kb, lang, into, "valid"))
+    if model is not None:
+        ours = translate_names(model, problem.ours, lang, into, progress)
+        theirs = translate_names(model, problem.theirs, into, lang, progress)
+        back = Pairs(theirs.right, theirs.left, theirs.score)
+        problem = replace(problem, translated=(ours, back))
     if not without:
         return problem
     known = [problem.links()[0]]
@@ -75,6 +92,27 @@ def read_names(kb: KB, lang: str, vectors: Array | None = None) -> Names:
         owner.append(entities.astype(np.int64) - first)
         texts += some
     return Names(texts, np.concatenate(owner), vectors, lang)
+
+
+def translate_names(
+    model: Completer, names: Names, lang: str, into: str, progress: Progress | None = None
+) -> Pairs:
+    """Return the model's best translations of all labels, with their probability.
+
+    A label that cannot be asked, because it is too long or has no tokens, has none.
+    """
+    labels = [names.texts[row] for row in group_starts(names.owner).tolist()]
+    first = model.kb.entity_range(into).start
+    pairs: list[tuple[int, int, float]] = []
+    for start in range(0, len(labels), _PART):
+        queries = [Query(lang, label, None, into) for label in labels[start : start + _PART]]
+        for row, answers in enumerate(model.answer(queries, _SEARCH), start):
+            if not isinstance(answers, PrixError):
+                pairs += [(row, one.entity - first, math.exp(one.score)) for one in answers]
+        if progress is not None:
+            progress(f"translate {lang} to {into}", min(start + _PART, len(labels)), len(labels))
+    left, right, score = np.array(pairs, float).reshape(-1, 3).T
+    return Pairs(left.astype(np.int64), right.astype(np.int64), score.astype(np.float32))
 
 
 def read_facts(kb: KB, splits: Sequence[str] | None = None) -> Facts:
