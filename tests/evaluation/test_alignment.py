@@ -14,7 +14,11 @@ from prixlm.evaluation.alignment import (
     evaluate_dbp15k,
     read_dbp15k,
 )
-from prixlm.evaluation.entity_linking import LinkingTask, evaluate_withheld_links
+from prixlm.evaluation.entity_linking import (
+    LinkingTask,
+    evaluate_withheld_links,
+    spelling_scorers,
+)
 from prixlm.linking.evidence import FEATURES, CandidatePairs
 from prixlm.linking.linker import Linked, LinkerConfig
 from tests.helpers import make_linked_kb
@@ -87,7 +91,9 @@ def test_dbp15k_is_read_with_a_part_of_its_links(dbp15k: Path) -> None:
 
 def test_dbp15k_has_hits_among_the_asked_and_among_all(dbp15k: Path) -> None:
     [table] = evaluate_dbp15k([dbp15k], QUICK)
-    assert list(table.rows) == ["linker", "linker, among all entities"]
+    spelled = [scorer.name for scorer in spelling_scorers()]
+    assert list(table.rows) == [*spelled, "linker", "linker, among all entities"]
+    assert table.rows[spelled[0]]["Hits@1"].number == table.rows["linker"]["Hits@1"].number
     assert table.rows["linker"]["Hits@1"].value > 0.9
     assert table.rows["linker"]["MRR"].value >= table.rows["linker"]["Hits@1"].value
     assert "seconds" in table.notes[0]

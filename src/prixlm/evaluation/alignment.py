@@ -19,14 +19,14 @@ from prixlm.arrays import group_starts, random_positions
 from prixlm.decoding.completer import Completer
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.evaluation.entity_linking import LinkingTask
+from prixlm.evaluation.entity_linking import LinkingTask, spelling_scorers
 from prixlm.kb.store import KB
 from prixlm.linking.evidence import KINDS
 from prixlm.linking.graph import Facts
 from prixlm.linking.linker import Linked, LinkerConfig, LinkProblem, Links, link_sides
 from prixlm.linking.names import Names
 from prixlm.linking.problems import kb_problem
-from prixlm.metrics import AtLevel, Reliability, at_levels, figures, reliability
+from prixlm.metrics import AtLevel, Figures, Reliability, at_levels, figures, reliability
 from prixlm.reports.tables import ResultTable
 from prixlm.types import Array, Progress
 
@@ -217,6 +217,11 @@ def evaluate_dbp15k(
     for folder in folders:
         data = read_dbp15k(folder)
         table = ResultTable("Hits and MRR", subset=folder.name, has_mean=False)
+        task = spelling_task(data)
+        for scorer in spelling_scorers():
+            found, number = figures(scorer.ranks(task, folder.name)), len(task.mentions)
+            for column, value in _shown(found).items():
+                table.add(scorer.name, column, value, number)
         for settings in ablations(config) if ablate else [config]:
             started = time.monotonic()
             linked = link_sides(data.problem, settings, progress)
@@ -227,13 +232,34 @@ def evaluate_dbp15k(
                 measured = Measured.of(linked, data.asked, allowed)
                 found = figures(measured.ranks)
                 row, number = row_title(settings) + title, len(measured.ranks)
-                shown = {"Hits@1": found.hits_1, "Hits@10": found.hits_10, "MRR": found.mrr}
-                shown["calibration error"] = measured.confidence.ece
+                shown = _shown(found) | {"calibration error": measured.confidence.ece}
                 for column, value in shown.items():
                     table.add(row, column, value, number)
             table.notes.append(f"{row_title(settings)}: {seconds:.0f} seconds.")
         tables.append(table)
     return tables
+
+
+def spelling_task(data: Dbp15k) -> LinkingTask:
+    """Return the asked links as a task for methods that compare names alone.
+
+    The candidates are the entities that the asked links lead to.
+    """
+    left, right = data.asked
+    ours, theirs = data.problem.ours, data.problem.theirs
+    our_labels, their_labels = group_starts(ours.owner), group_starts(theirs.owner)
+    return LinkingTask(
+        names=[theirs.texts[row] for row in their_labels[right].tolist()],
+        owner=np.arange(len(right)),
+        mentions=[ours.texts[row] for row in our_labels[left].tolist()],
+        offsets=np.arange(len(right) + 1),
+        right=np.arange(len(right)),
+        into=theirs.langs if isinstance(theirs.langs, str) else None,
+    )
+
+
+def _shown(found: Figures) -> dict[str, float]:
+    return {"Hits@1": found.hits_1, "Hits@10": found.hits_10, "MRR": found.mrr}
 
 
 def _read_rows(path: Path, width: int) -> list[list[str]]:
