@@ -1,5 +1,6 @@
 """The linker's figures: ranks against a slow count, DBP15K's files, rows of entity linking."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from prixlm import KB, PrixError, SplitConfig, split_kb
 from prixlm.evaluation.alignment import (
     FusedLinking,
     Measured,
+    Unlinked,
     ablations,
     calibration_tables,
     evaluate_dbp15k,
@@ -18,6 +20,7 @@ from prixlm.evaluation.entity_linking import (
     LinkingTask,
     evaluate_withheld_links,
     spelling_scorers,
+    withheld_tasks,
 )
 from prixlm.linking.evidence import FEATURES, CandidatePairs
 from prixlm.linking.linker import Linked, LinkerConfig
@@ -143,3 +146,18 @@ def test_each_kind_of_evidence_is_left_out_once() -> None:
         without[0] == () and ("graph",) in without and ("spelling", "romanised", "words") in without
     )
     assert all("encoder" not in kinds for kinds in without)
+
+
+def test_the_unlinked_are_the_entities_that_no_known_link_leads_to(split: KB) -> None:
+    [task] = withheld_tasks(split, "en", ["fi"], "test", None).values()
+    concept = split.concepts()
+    known = set(concept[list(split.entity_range("fi"))].tolist())
+    first = split.entity_range("en").start
+    free = [i for i, owner in enumerate(task.owner) if concept[first + owner] not in known]
+    assert 0 < len(free) < len(task.names)
+    for scorer in spelling_scorers():
+        names = [task.names[i] for i in free]
+        slow = scorer.ranks(replace(task, names=names, owner=task.owner[free]), "fi")
+        ranks = Unlinked(split, "en", scorer).ranks(task, "fi")
+        assert ranks.tolist() == slow.tolist()
+        assert (ranks <= scorer.ranks(task, "fi")).all(), "fewer candidates, no worse rank"

@@ -140,12 +140,17 @@ def evaluate_xel(
         raise PrixError("name a KB that withholds links (--kb), or --names with --queries.")
     if names is not None and model:
         raise PrixError("--model translates into the names of a KB: leave it out with --names.")
-    from prixlm.evaluation.alignment import FusedLinking, ablations, calibration_tables
-    from prixlm.evaluation.entity_linking import evaluate_linking_files, evaluate_withheld_links
+    from prixlm.evaluation.alignment import FusedLinking, Unlinked, ablations, calibration_tables
+    from prixlm.evaluation.entity_linking import (
+        evaluate_linking_files,
+        evaluate_withheld_links,
+        spelling_scorers,
+    )
     from prixlm.kb.store import KB
     from prixlm.linking.linker import LinkerConfig
 
     fused: list[FusedLinking] = []
+    unlinked: list[Unlinked] = []
     with progress_bar() as progress:
         if names is not None:
             tables = evaluate_linking_files(encoder or [], names, queries or [], format, progress)
@@ -153,6 +158,7 @@ def evaluate_xel(
             assert kb is not None
             source = KB(kb)
             if linker or ablate:
+                unlinked = [Unlinked(source, into, scorer) for scorer in spelling_scorers()]
                 configs = ablations(LinkerConfig()) if ablate else [LinkerConfig()]
                 fused = [FusedLinking(source, into, config) for config in configs]
                 # With models, the linker is fitted on the valid links.
@@ -166,7 +172,7 @@ def evaluate_xel(
                 langs=parse_codes(langs) if langs else None,
                 split=split,
                 most=most,
-                more=fused,
+                more=[*unlinked, *fused],
                 progress=progress,
             )
     show_tables([*tables, *calibration_tables(fused)], "xel", to, as_json)

@@ -19,7 +19,7 @@ from prixlm.arrays import group_starts, random_positions
 from prixlm.decoding.completer import Completer
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.evaluation.entity_linking import LinkingTask, spelling_scorers
+from prixlm.evaluation.entity_linking import Linker, LinkingTask, spelling_scorers
 from prixlm.kb.store import KB
 from prixlm.linking.evidence import KINDS
 from prixlm.linking.graph import Facts
@@ -130,6 +130,30 @@ class FusedLinking:
             if place == 0:
                 self.measured[lang] = measured
         return ranks
+
+
+class Unlinked:
+    """A method that compares names, among the entities that no known link leads to.
+
+    The linker leaves out what is linked already. This row says how much that alone is worth.
+    """
+
+    def __init__(self, kb: KB, into: str, scorer: Linker) -> None:
+        self.kb, self.into, self.scorer = kb, into, scorer
+        self.name = f"{scorer.name}, among the unlinked"
+
+    def check(self, tasks: Mapping[str, LinkingTask]) -> None:
+        """Refuse what the method itself refuses."""
+        self.scorer.check(tasks)
+
+    def ranks(self, task: LinkingTask, lang: str) -> Array:
+        """Return (Q,) the rank of the right entity of every mention."""
+        concept = self.kb.concepts()
+        ours, theirs = self.kb.entity_range(lang), self.kb.entity_range(self.into)
+        linked = np.isin(concept[theirs.start : theirs.stop], concept[ours.start : ours.stop])
+        kept = np.flatnonzero(~linked[task.owner] | np.isin(task.owner, task.right))
+        names = [task.names[row] for row in kept.tolist()]
+        return self.scorer.ranks(replace(task, names=names, owner=task.owner[kept]), lang)
 
 
 def row_title(config: LinkerConfig, more: Sequence[str] = ()) -> str:
