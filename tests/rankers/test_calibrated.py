@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prixlm.metrics import reliability
+from prixlm.rankers import calibrated
 from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig, fit_probability
 from prixlm.types import Array
 
@@ -63,6 +64,15 @@ def test_every_fold_is_scored_by_trees_that_have_not_seen_it() -> None:
     assert np.abs(model.probability(features) - 0.5).mean() < 0.03
 
 
+def test_scores_in_blocks_are_those_of_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = make_rows(1000)
+    model = CalibratedTrees.fit(
+        features, labels, grow=np.arange(1000) < 600, calibrate=np.arange(1000) >= 600
+    )
+    monkeypatch.setattr(calibrated, "_BLOCK", 7)
+    assert np.array_equal(model.score(features), model.trees.decision_function(features))
+
+
 def test_missing_features_and_no_rows_are_fine() -> None:
     features, labels = make_rows(400)
     features[:, 1] = np.nan
@@ -76,6 +86,7 @@ SAVE = """
 import sys, time
 from pathlib import Path
 import numpy as np
+from prixlm.rankers import calibrated
 from prixlm.rankers.calibrated import CalibratedTrees
 number = int(sys.argv[2])
 time.time = lambda: 1e9 * number  # a zip file notes the time

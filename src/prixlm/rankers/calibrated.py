@@ -32,6 +32,8 @@ from prixlm.types import Array
 
 _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 """The type in a saved file that skops does not trust by default."""
+_BLOCK = 4000
+"""Rows that go through all trees together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +196,10 @@ def _fit_score(features: Array, labels: Array, config: TreeConfig) -> tuple[Any,
 
 def _score(trees: Any, linear: Any, features: Array) -> Array:
     """Return the log-odds of each row: (N,), the sum of both models if there are two."""
-    score = np.asarray(trees.decision_function(features))
+    # scikit-learn sends all rows through one tree after another. Rows that fit into the cache are
+    # read from there by the next tree: the same scores in about half the time.
+    blocks = [features[start : start + _BLOCK] for start in range(0, len(features), _BLOCK)]
+    score = np.concatenate([trees.decision_function(block) for block in blocks])
     return score if linear is None else score + linear.decision_function(_without_nan(features))
 
 
