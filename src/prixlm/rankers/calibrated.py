@@ -22,18 +22,22 @@ import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prixlm.files import replacing
+from prixlm.rankers.flat_trees import FlatTrees
 from prixlm.types import Array
 
 _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 """The type in a saved file that skops does not trust by default."""
 _BLOCK = 4000
 """Rows that go through all trees together."""
+_FEW = 2000
+"""Rows up to which scikit-learn's cost for every tree is more than that of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +107,13 @@ class CalibratedTrees:
         """Return the trees' score of each row, (N,), as log-odds: not calibrated yet."""
         if not len(features):  # scikit-learn refuses a matrix without rows
             return np.zeros(0)
+        if self.linear is None and len(features) <= _FEW:
+            return self._flat.score(features)
         return _score(self.trees, self.linear, features)
+
+    @cached_property
+    def _flat(self) -> FlatTrees:
+        return FlatTrees(self.trees)
 
     def calibrate(self, scores: Array) -> Array:
         """Turn scores into probabilities: (N,)."""

@@ -110,14 +110,28 @@ def most_similar(grams: csr_array, others: csr_array, k: int) -> Pairs:
     """
     parts: list[Pairs] = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))]
     for start in range(0, grams.shape[0], _BLOCK):
-        cosine = (grams[start : start + _BLOCK] @ others).tocoo()
+        row, column, cosine = _largest_cells(grams[start : start + _BLOCK] @ others, k)
         # lexsort takes its most important key last.
-        order = np.lexsort((cosine.col, -cosine.data, cosine.row))
-        order = order[rank_in_group(cosine.row[order]) < k]
-        row, column = (part[order].astype(np.int64) for part in (cosine.row, cosine.col))
-        parts.append((row + start, column, cosine.data[order]))
+        order = np.lexsort((column, -cosine, row))
+        order = order[rank_in_group(row[order]) < k]
+        parts.append((row[order] + start, column[order], cosine[order]))
     owner, other, score = (np.concatenate(part) for part in zip(*parts, strict=True))
     return owner, other, score
+
+
+def _largest_cells(matrix: csr_array, k: int) -> Pairs:
+    """Return row, column and value of the k largest cells of each row, and of those as large.
+
+    Most rows have thousands of cells: to sort only these is ten times faster.
+    """
+    starts = matrix.indptr
+    least = np.full(matrix.shape[0], -np.inf, np.float32)  # the k-th largest cell of each row
+    for row in np.flatnonzero(np.diff(starts) > k).tolist():
+        cells = matrix.data[starts[row] : starts[row + 1]]
+        least[row] = np.partition(cells, len(cells) - k)[len(cells) - k]
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(starts))
+    kept = np.flatnonzero(matrix.data >= least[row])
+    return row[kept], matrix.indices[kept].astype(np.int64), matrix.data[kept]
 
 
 class NameRanker(ConceptRanker):
@@ -165,7 +179,11 @@ class SimilarNames(NameRanker):
         subject, number = np.unique(self._subject[triples], return_inverse=True)
         target, column = np.unique(self._object[triples], return_inverse=True)
         asked = self.concept[queries.subject[rows]]
-        votes = (self.grams[asked] @ self.grams[subject].T).tocoo()
+        # The smaller matrix is the one to turn round: that costs a pass over all its cells.
+        if len(rows) < len(subject):
+            votes = (self.grams[subject] @ self.grams[asked].T).T.tocoo()
+        else:
+            votes = (self.grams[asked] @ self.grams[subject].T).tocoo()
         # A subject does not vote for itself.
         kept = subject[votes.col] != asked[votes.row]
         row_column = votes.row[kept], votes.col[kept]
