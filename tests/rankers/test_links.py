@@ -13,6 +13,7 @@ from prixlm.rankers.links import (
     MergedLookup,
     RelatedPairs,
     UsualObjects,
+    WhereUnstated,
 )
 
 
@@ -116,3 +117,19 @@ def test_direct_links_do_not_pass_through_a_third_language(shared_toy: KB) -> No
     assert answers(toy, direct, helsinki) == ["Finland"]
     assert direct.best(helsinki, 1).score.tolist() == [2.0]  # stated in English and in Finnish
     assert answers(toy, direct, ask(toy, "en", "Helsinki", "country", ("Finland",))) == []
+
+
+def test_weak_evidence_is_asked_only_where_no_language_states_an_object(nordic: KB) -> None:
+    usual, lookup = UsualObjects(nordic), MergedLookup(nordic)
+    queries = read_facts(nordic, "en").queries
+    stated = np.diff(lookup.best(queries, 1).offset) > 0
+    assert 0 < stated.sum() < len(queries)
+    counts = np.diff(WhereUnstated(usual, lookup).best(queries, 10).offset)
+    expected = np.diff(usual.best(queries, 10).offset)
+    assert counts.tolist() == np.where(stated, 0, expected).tolist()
+    # The scores of a query do not depend on the queries beside it.
+    rest = queries.select(np.flatnonzero(~stated))
+    alone = usual.best(rest, 10)
+    ranked = WhereUnstated(usual, lookup).best(queries, 10)
+    assert ranked.entity.tolist() == alone.entity.tolist()
+    assert ranked.score.tolist() == alone.score.tolist()

@@ -35,6 +35,7 @@ from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
 from prixlm.rankers.base import (
     ConceptRanker,
+    PairRanker,
     Pairs,
     Queries,
     Ranked,
@@ -123,6 +124,25 @@ class MergedLookup(LinkRanker):
 
     def _is_origin(self, triple: Array, relation: Array) -> Array:
         return np.asarray(self.merged.relation[triple] == relation)
+
+
+class WhereUnstated(PairRanker):
+    """Another ranker, asked only where no language states an object that this one lacks.
+
+    For weak evidence in a fusion. Where a language states the answer it is not needed, and its
+    candidates would double the time of all that follows.
+    """
+
+    def __init__(self, ranker: PairRanker, lookup: MergedLookup) -> None:
+        self.ranker, self.lookup = ranker, lookup
+        self.kb, self.name = ranker.kb, ranker.name
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, entity and score of what the other ranker scores."""
+        stated, _, _ = self.lookup.scored(queries)
+        rows = np.setdiff1d(np.arange(len(queries)), stated)
+        owner, entity, score = self.ranker.scored(queries.select(rows))
+        return rows[owner], entity, score
 
 
 class DirectLookup(LinkRanker):

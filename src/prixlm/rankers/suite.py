@@ -17,9 +17,16 @@ from pathlib import Path
 
 from prixlm.decoding.completer import Completer
 from prixlm.kb.store import KB
-from prixlm.rankers.base import Ranker
+from prixlm.rankers.base import PairRanker, Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
-from prixlm.rankers.links import DirectLookup, LinkRanker, MergedLookup, RelatedPairs, UsualObjects
+from prixlm.rankers.links import (
+    DirectLookup,
+    LinkRanker,
+    MergedLookup,
+    RelatedPairs,
+    UsualObjects,
+    WhereUnstated,
+)
 from prixlm.rankers.lm import ModelRanker
 from prixlm.rankers.names import NewObjects, SharedNames, SimilarNames
 from prixlm.rankers.rules import PathRules, SimilarRules
@@ -45,6 +52,8 @@ UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {**LINKS, **RUL
 """All rankers that need no training, in the order of the rows of the link-prediction table."""
 FUSED = ("pairs", "lookup", "paths", "similar", "similar-names", "shared-names", "new-objects")
 """Those that take part in a fusion, in the order of its features. The others are references."""
+_NAMES = ("similar-names", "shared-names", "new-objects")
+"""Of these, the ones that a fusion asks only where no language states an answer."""
 MODEL_NAME, GRAPH_NAME = "Prix-LM", "graph"
 """Names of the trained rankers that `load_suite` makes."""
 
@@ -93,6 +102,12 @@ def make_suite(
     """
     links = {key: LINKS[key](kb, splits) for key in FUSED if key in LINKS}
     rules = {key: RULES[key](kb, splits) for key in FUSED if key in RULES}
+    lookup = links["lookup"]
+    assert isinstance(lookup, MergedLookup)
+    for key in _NAMES:
+        names = rules[key]
+        assert isinstance(names, PairRanker)
+        rules[key] = WhereUnstated(names, lookup)
     return Suite(model=model, links=links, rules=rules, graph=graph, identity=identity)
 
 
