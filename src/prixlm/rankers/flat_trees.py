@@ -30,7 +30,7 @@ class FlatTrees:
         predictors = [predictor for [predictor] in trees._predictors]
         num_leaves = max(int(one.nodes["is_leaf"].sum()) for one in predictors)
         assert num_leaves <= 64, "a bit for each leaf"
-        self._kind = next(kind for kind in _KINDS if np.dtype(kind).itemsize * 8 >= num_leaves)
+        self._kind: Any = next(kind for kind in _KINDS if np.dtype(kind).itemsize * 8 >= num_leaves)
         self._baseline = float(np.ravel(trees._baseline_prediction)[0])
         self._value = np.zeros((len(predictors), num_leaves))  # (T, L)
         self._starts = np.zeros(len(predictors), np.int64)  # (T,) first node of each tree
@@ -45,7 +45,7 @@ class FlatTrees:
         self._threshold = np.array(threshold)[:, None]  # (M, 1)
         self._missing_left = np.array(missing_left)[:, None]
         # (M, 1) the leaves that are left after a row went to the right.
-        self._mask = ~np.array(left_leaves, self._kind)[:, None]
+        self._mask = np.invert(np.array(left_leaves, self._kind))[:, None]
 
     def _add_node(
         self,

@@ -126,9 +126,9 @@ def _largest_cells(matrix: csr_array, k: int) -> Pairs:
     """
     starts = matrix.indptr
     least = np.full(matrix.shape[0], -np.inf, np.float32)  # the k-th largest cell of each row
-    for row in np.flatnonzero(np.diff(starts) > k).tolist():
-        cells = matrix.data[starts[row] : starts[row + 1]]
-        least[row] = np.partition(cells, len(cells) - k)[len(cells) - k]
+    for long in np.flatnonzero(np.diff(starts) > k).tolist():
+        cells = matrix.data[starts[long] : starts[long + 1]]
+        least[long] = np.partition(cells, len(cells) - k)[len(cells) - k]
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(starts))
     kept = np.flatnonzero(matrix.data >= least[row])
     return row[kept], matrix.indices[kept].astype(np.int64), matrix.data[kept]
