@@ -163,12 +163,25 @@ def test_a_beam_is_told_apart_from_exact_ranks(numbered: KB, model: Path) -> Non
     assert evaluation.tables()[-1].cells(next(iter(evaluation.relations[beam.title])))[2] == "–"
 
 
+def test_rankers_can_be_left_out_of_the_rows_and_of_the_fusion(numbered: KB) -> None:
+    whole, part = (
+        evaluate_rankers(numbered, EvaluateConfig(fuse=True, without=without, most=20))
+        for without in ((), ("similar-names", "shared-names", "new-objects"))
+    )
+    titles = [result.title for result in whole.results]
+    assert [title for title in titles if not title.startswith("names: ")] == [
+        result.title for result in part.results
+    ]
+    assert len(titles) == len(part.results) + 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"split": "train"}, "expected test or valid"),
         ({"search": "wide"}, "expected beam or exact"),
         ({"most": 0}, "--most is 1 or more"),
+        ({"without": ("usual", "paths")}, "--without usual: expected direct, "),
         ({"fuse": True, "split": "valid"}, "evaluate it on test"),
         ({"fuse": True, "by_name": True}, "leave out --by-name"),
     ],

@@ -40,6 +40,10 @@ def evaluate_lp(
     fuse: Annotated[
         bool, typer.Option("--fuse", help="Also a fusion of all of them, fitted on valid facts.")
     ] = False,
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="KEYS", help="Leave out rankers such as similar-names,paths."),
+    ] = None,
     langs: Annotated[
         str | None, typer.Option(metavar="CODES", help="Languages; default: all with such facts.")
     ] = None,
@@ -77,6 +81,7 @@ def evaluate_lp(
         graphs=tuple(graph or ()),
         baselines=tuple(baseline or ()),
         fuse=fuse,
+        without=tuple(parse_list(without)) if without else (),
         langs=parse_codes(langs) if langs else None,
         split=split,
         most=most,

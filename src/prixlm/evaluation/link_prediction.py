@@ -300,6 +300,9 @@ def _column(subset: str) -> str:
 
 # Evaluation: all rankers of a command line.
 
+_OPTIONAL = tuple(key for key in UNTRAINED if key != "usual")
+"""Rankers without training that can be left out; the usual object is always a row."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
@@ -309,6 +312,7 @@ class EvaluateConfig:
     graphs: tuple[Path, ...] = ()  # folders of graph embeddings
     baselines: tuple[Path, ...] = ()  # folders of PyKEEN models
     fuse: bool = False  # also evaluate a fusion of all of them
+    without: tuple[str, ...] = ()  # rankers without training that are left out, by their keys
     langs: tuple[str, ...] | None = None  # None: all languages with facts in the split
     split: str = "test"  # test or valid
     most: int | None = None  # facts sampled per language; None: all
@@ -324,6 +328,9 @@ class EvaluateConfig:
             raise PrixError(f"--search {self.search}: expected beam or exact.")
         if (self.most is not None and self.most < 1) or self.relations < 0:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
+        unknown = [key for key in self.without if key not in _OPTIONAL]
+        if unknown:
+            raise PrixError(f"--without {', '.join(unknown)}: expected {', '.join(_OPTIONAL)}.")
         if self.fuse and self.split == "valid":
             raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
         if self.fuse and self.by_name:
@@ -441,7 +448,9 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
         for folder in config.graphs
     ]
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
-    untrained: dict[str, Ranker] = {key: make(kb, ("train",)) for key, make in UNTRAINED.items()}
+    untrained: dict[str, Ranker] = {
+        key: make(kb, ("train",)) for key, make in UNTRAINED.items() if key not in config.without
+    }
     usual = untrained.pop("usual")  # the reference: it says nothing about a subject
     together = [*untrained.values(), *models, *graphs, *others]
     fused: list[Ranker] = [Fusion.fit(kb, together, langs=config.langs)] if config.fuse else []

@@ -264,9 +264,11 @@ class ModelRanker(Ranker):
         is_too_long = lengths + self._trie(queries.lang).height > self.model.max_length
         if is_too_long.any():
             logger.warning(
-                "%s: %d subjects have names that are too long to be asked for",
+                "%s: not asked about %d of %d subjects, whose names are too long for the model; "
+                "they count as wrong",
                 self.name,
                 int(is_too_long.sum()),
+                len(prefixes),
             )
         results = {int(row): too_long(int(row)) for row in np.flatnonzero(is_too_long)}
         # Similar lengths together waste little padding.
