@@ -151,7 +151,7 @@ def test_rows_of_unseen_entities_that_need_no_model_are_made_alone(
 ) -> None:
     rows = reproduce_lp(numbered, tmp_path, CONFIG, ["unseen-names"])
     titles = ["usual object", "links: pairs", "names: similar", "names: shared"]
-    titles += ["names: new objects", "fused: links and rules", "fused: links, rules and names"]
+    titles += ["names: new objects", "fused: links, rules and names"]
     assert [row.title for row in rows] == [
         f"{title}, links {links}" for links in ("kept", "removed") for title in titles
     ]

@@ -169,7 +169,7 @@ def test_ten_thousand_entities_of_one_name_stay_within_bounds(
     pairs = linked.pairs
     assert np.bincount(pairs.left)[500:].max() <= 4 * PER_SOURCE, "some of each kind of evidence"
     same = pairs.left >= 500
-    assert linked.confidence[same].max() < 0.1, "none of them can be told from the others"
+    assert linked.confidence[same].max() < 0.5, "none can be told from the others, or proposed"
     rows = linked.best()
     rows = rows[pairs.left[rows] < 500]
     assert (pairs.left[rows] == pairs.right[rows]).mean() > 0.85, "the others are found as before"

@@ -63,6 +63,28 @@ def test_every_fold_is_scored_by_trees_that_have_not_seen_it() -> None:
     assert np.abs(model.probability(features) - 0.5).mean() < 0.03
 
 
+def test_leaves_that_are_sure_take_bounded_steps_with_l2() -> None:
+    generator = np.random.default_rng(0)
+    features = np.round(generator.standard_normal((3000, 4)), 1).astype(np.float32)
+    is_high = features[:, 0] > 1.5
+    labels = is_high.copy()
+    wrong = generator.permutation(3000)[:12]
+    labels[wrong] = ~labels[wrong]  # a few rows among thousands that are certain
+    grow = np.arange(3000) % 5 > 0
+    free, bounded = (
+        CalibratedTrees.fit(
+            features,
+            labels,
+            grow=grow,
+            calibrate=~grow,
+            config=TreeConfig(iterations=150, leaves=16, rate=0.3, l2=l2),
+        ).score(features[~grow])
+        for l2 in (0.0, 1.0)
+    )
+    assert np.abs(free).max() > 20 > 16 > np.abs(bounded).max()
+    assert ((bounded > 0) == is_high[~grow]).mean() > 0.99
+
+
 def test_missing_features_and_no_rows_are_fine() -> None:
     features, labels = make_rows(400)
     features[:, 1] = np.nan

@@ -10,7 +10,6 @@ from prixlm import KB, PrixError
 from prixlm.decoding.completer import Completer
 from prixlm.kb.unsplit import unsplit_kb
 from prixlm.metrics import BEYOND
-from prixlm.rankers import suite as suite_module
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.lm import ModelRanker
@@ -69,14 +68,6 @@ def test_a_suite_can_read_other_splits(nordic: KB) -> None:
     assert [ranker.name for ranker in known.rankers] == NAMES
     assert (known.links["lookup"].ranks(facts.queries, facts.objects) == 1).all()
     assert not (ranks == 1).all()
-
-
-def test_rankers_that_are_left_out_stay_out(nordic: KB) -> None:
-    suite = make_suite(nordic, without=suite_module.NAMES)
-    kept = [name for name in NAMES if not name.startswith("names: ")]
-    assert [ranker.name for ranker in suite.rankers] == kept != NAMES
-    again = suite.reading(nordic, ("train", "test"))
-    assert [ranker.name for ranker in again.rankers] == kept
 
 
 def test_trained_rankers_are_loaded_and_identify_the_suite(

@@ -48,7 +48,7 @@ from prixlm.rankers.fusion import FusionConfig
 from prixlm.rankers.heldout import SUBSETS, HeldOut, read_facts
 from prixlm.rankers.lm import ModelRanker
 from prixlm.rankers.pykeen import MODELS, BaselineConfig, check_installed
-from prixlm.rankers.suite import NAMES, UNTRAINED, make_suite
+from prixlm.rankers.suite import UNTRAINED, make_suite
 from prixlm.reports.plots import plot_curves
 from prixlm.training.pretrain import PretrainConfig
 from prixlm.types import Progress
@@ -59,7 +59,7 @@ PARTS = ("checkpoints", "unseen-keep", "unseen-remove", "unseen-names")
 """Parts of the table that are not rows: a curve, two tables of their own, and the rows of these two
 that need neither a model nor a graph."""
 UNSEEN_SUBSETS = (ALL, "only the subject unseen", "the object unseen")
-UNSEEN_NAMES = ("usual", "pairs", *NAMES, "fused-rules", "fused")
+UNSEEN_NAMES = ("usual", "pairs", "similar-names", "shared-names", "new-objects", "fused")
 UNSEEN_ROWS = (*UNSEEN_NAMES[:-1], "graph", "model", "fused")
 """Rows of the tables of unseen entities: without a model or a graph, and all in their order."""
 _UNSEEN_LINKS: tuple[Literal["keep", "remove"], ...] = ("keep", "remove")
@@ -321,23 +321,18 @@ class Reproduction:
             model = ModelRanker(completer, search="beam", name=title, progress=self.progress)
             return _Made(model, run.seconds, f"beam K = {model.beam}")
 
-        def fused(title: str, without: Sequence[str], folder: str) -> _Made:
+        def fused() -> _Made:
             # Fitted on the valid facts: those of other concepts that train has not seen either.
-            rankers = make_suite(kb, without=without).rankers
+            rankers = make_suite(kb).rankers
             langs = [lang for lang in self.langs if kb.num_triples(lang, "valid")]
-            fusion = models.fusion(rankers, self.config.fusion, langs, folder)
-            fusion.name = title
+            fusion = models.fusion(rankers, self.config.fusion, langs)
+            fusion.name = "fused: links, rules and names"
             return _Made(fusion, fusion.seconds)
 
         makers: dict[str, Callable[[], _Made]] = {
             key: partial(_untrained, kb, key) for key in UNTRAINED
         }
-        return makers | {
-            "graph": graph,
-            "model": prix_lm,
-            "fused-rules": partial(fused, "fused: links and rules", NAMES, "fusion-rules"),
-            "fused": partial(fused, "fused: links, rules and names", (), "fusion"),
-        }
+        return makers | {"graph": graph, "model": prix_lm, "fused": fused}
 
 
 def _untrained(kb: KB, key: str) -> _Made:

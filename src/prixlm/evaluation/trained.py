@@ -112,18 +112,11 @@ class TrainedModels:
         return load_baseline(self.kb, folder), seconds
 
     def fusion(
-        self,
-        rankers: Sequence[Ranker],
-        config: FusionConfig,
-        langs: Sequence[str],
-        name: str = "fusion",
+        self, rankers: Sequence[Ranker], config: FusionConfig, langs: Sequence[str]
     ) -> Fusion:
-        """Return a fusion of rankers that is fitted on the valid facts of `langs`.
-
-        name: the folder of the fusion, which tells it apart from fusions of other rankers.
-        """
+        """Return a fusion of rankers that is fitted on the valid facts of `langs`."""
         # The file is written last, so a fusion that has it is complete.
-        folder = self.folder / name
+        folder = self.folder / "fusion"
         if not (folder / "fusion.json").exists():
             Fusion.fit(self.kb, rankers, config, langs, self.progress).save(folder)
         return Fusion.load(self.kb, rankers, folder)

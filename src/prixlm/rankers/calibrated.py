@@ -42,6 +42,7 @@ class TreeConfig:
     rate: float = 0.1  # learning rate
     leaves: int = 8  # most leaves of a tree
     smallest: int = 20  # fewest rows in a leaf
+    l2: float = 0.0  # regularises the leaves: without it, sure leaves may take steps without bound
     seed: int = 0  # of the trees
     smooth: bool = False  # add the log-odds of a logistic regression: steadier with few examples
 
@@ -215,6 +216,7 @@ def _grow_trees(features: Array, labels: Array, config: TreeConfig) -> Any:
         learning_rate=config.rate,
         max_leaf_nodes=config.leaves,
         min_samples_leaf=config.smallest,
+        l2_regularization=config.l2,
         early_stopping=False,
         random_state=config.seed,
     ).fit(np.where(is_missing, 0.0, features), labels)

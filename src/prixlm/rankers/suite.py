@@ -45,8 +45,6 @@ UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {**LINKS, **RUL
 """All rankers that need no training, in the order of the rows of the link-prediction table."""
 FUSED = ("pairs", "lookup", "paths", "similar", "similar-names", "shared-names", "new-objects")
 """Those that take part in a fusion, in the order of its features. The others are references."""
-NAMES = ("similar-names", "shared-names", "new-objects")
-"""Those that compare names, and can answer for entities without facts."""
 MODEL_NAME, GRAPH_NAME = "Prix-LM", "graph"
 """Names of the trained rankers that `load_suite` makes."""
 
@@ -77,8 +75,7 @@ class Suite:
 
     def reading(self, kb: KB, splits: Sequence[str]) -> "Suite":
         """Return the same suite with links and rules that read the facts of other splits."""
-        missing = [key for key in FUSED if key not in self.links and key not in self.rules]
-        fresh = make_suite(kb, splits=splits, without=missing)
+        fresh = make_suite(kb, splits=splits)
         return replace(self, links=fresh.links, rules=fresh.rules)
 
 
@@ -88,17 +85,14 @@ def make_suite(
     graph: Ranker | None = None,
     *,
     splits: Sequence[str] = ("train",),
-    without: Sequence[str] = (),
     identity: str = "",
 ) -> Suite:
     """Make the links and rules of a KB, beside rankers that were trained before.
 
     splits: whose facts links and rules read. Where anything is fitted or tested: train alone.
-    without: keys that are left out, to see what they add.
     """
-    fused = [key for key in FUSED if key not in without]
-    links = {key: LINKS[key](kb, splits) for key in fused if key in LINKS}
-    rules = {key: RULES[key](kb, splits) for key in fused if key in RULES}
+    links = {key: LINKS[key](kb, splits) for key in FUSED if key in LINKS}
+    rules = {key: RULES[key](kb, splits) for key in FUSED if key in RULES}
     return Suite(model=model, links=links, rules=rules, graph=graph, identity=identity)
 
 
