@@ -1,7 +1,7 @@
 """The exceptions that the command line turns into one line.
 
 A `PrixError` says what was found, what was expected and what to do; the command prints its text and
-exits with code 2. Our own invariants use `assert` instead.
+exits with its code, mostly 2. Our own invariants use `assert` instead.
 """
 
 EXTRAS = {
@@ -34,6 +34,7 @@ EXTRAS = {
         "uvicorn",
     ),
     "baselines": ("pykeen",),
+    "ray": ("ray",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
 }
@@ -50,6 +51,15 @@ class PrixError(Exception):
         ...     print(error)
         nowhere is not a KB folder...
     """
+
+    code = 2
+    """The exit code of a command that ends with it."""
+
+
+class ShardsFailed(PrixError):
+    """Parts of a job failed every time they were tried; all others are finished and kept."""
+
+    code = 1
 
 
 class Stopped(Exception):

@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ _KINDS = {
 folders without one, the file that is written last."""
 _LOCK = "lock"
 _PARTIAL = ".partial"
+_RUNNING = "running"
 _SIZES = "sizes.json"
 _REPLACED = ".replaced"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -84,15 +86,26 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        _sync_files(temporary)
-        # Renaming to a folder that is not empty fails: another process or thread was faster.
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
+        take_name(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def take_name(temporary: Path, path: Path) -> None:
+    """Flush a finished file or folder to disk and rename it to `path`.
+
+    If `path` is a folder already, another process or thread was faster: the first one stays.
+    """
+    if not temporary.is_dir():
+        _sync(temporary)
+        temporary.replace(path)
+        return
+    _sync_files(temporary)
+    try:
+        temporary.rename(path)  # fails if `path` is a folder that is not empty
+    except OSError:
+        if not path.is_dir():
+            raise
 
 
 def publish(finished: Path, to: Path) -> None:
@@ -131,6 +144,17 @@ class Workspace:
         folder.mkdir(parents=True)
         return folder
 
+    def start_run(self) -> Path:
+        """Return an empty folder for temporary files of this run, and move that of the last away.
+
+        It is renamed before it is deleted: a worker that outlived its driver on another machine
+        finds its temporary files gone, and can publish nothing.
+        """
+        running = self.folder / _RUNNING
+        _end_run(running)
+        running.mkdir()
+        return running
+
     def remove(self) -> None:
         """Delete the workspace: its result is published, or can never be made."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -146,11 +170,20 @@ def open_workspace(folder: Path, stamp: Mapping[str, Any]) -> Iterator[Workspace
         if read_stamp(folder) != json.loads(json.dumps(stamp)):
             # The stamp goes first: a kill from here on leaves parts that nobody resumes.
             (folder / STAMP).unlink(missing_ok=True)
+            _end_run(folder / _RUNNING)
             for path in folder.iterdir():
                 if path.name != _LOCK:
                     _remove(path)
             write_atomically(folder / STAMP, json.dumps(stamp))
         yield Workspace(folder)
+
+
+def _end_run(running: Path) -> None:
+    """Delete the temporary files of a run so that none can be renamed from here on."""
+    if running.exists():
+        moved = running.with_name(f"{_RUNNING}.{uuid.uuid4().hex}")
+        running.rename(moved)
+        shutil.rmtree(moved, ignore_errors=True)
 
 
 def read_stamp(folder: Path) -> Any:

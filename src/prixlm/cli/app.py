@@ -71,7 +71,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; turn errors that the user can fix into one line and exit code 2."""
+    """Run the command line; turn errors that the user can fix into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names come in any script; a terminal that lacks a character gets a `?`.
@@ -82,7 +82,7 @@ def main() -> None:
     try:
         app()
     except PrixError as error:
-        _fail(str(error))
+        _fail(str(error), error.code)
     except Stopped as stop:
         _fail(f"{stop}; {_RESUME}", 128 + stop.signal)
     except ModuleNotFoundError as error:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prixlm.cli.options import Json
+from prixlm.cli.options import Address, Engine, GpusPerWorker, Json, Workers, parse_engine
 from prixlm.cli.terminal import console, print_json, print_note, print_result, progress_bar
 from prixlm.errors import PrixError
 from prixlm.types import Array, Progress, Query
 
 if TYPE_CHECKING:
     from prixlm.decoding.completer import Completer, SearchConfig
+    from prixlm.engine.jobs import EngineConfig
     from prixlm.linking.mentions import MentionLinker
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
@@ -56,6 +57,10 @@ def complete(
     candidates: Candidates = None,
     queries: Queries = None,
     out: Out = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Complete facts: find the object of a subject and a relation.
@@ -67,7 +72,8 @@ def complete(
     request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
     flags = {"--lang": lang, "--subject": subject, "--relation": relation}
     if queries is not None:
-        request.answer_file(queries, _check_file_options(flags, out))
+        out = _check_file_options(flags, out)
+        request.answer_file(queries, out, parse_engine(engine, address, workers, gpus_per_worker))
         return
     lang, subject, relation = _check_query_options(flags, out)
     request.answer(Query(lang, subject, relation, description=description))
@@ -94,6 +100,10 @@ def translate(
     candidates: Candidates = None,
     queries: Queries = None,
     out: Out = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Translate names: find what an entity is called in another language.
@@ -109,7 +119,8 @@ def translate(
     request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
     flags = {"--from": source, "--name": name, "--to": to}
     if queries is not None:
-        request.answer_file(queries, _check_file_options(flags, out))
+        out = _check_file_options(flags, out)
+        request.answer_file(queries, out, parse_engine(engine, address, workers, gpus_per_worker))
         return
     source, name, to = _check_query_options(flags, out)
     request.answer(Query(source, name, None, to, description))
@@ -188,14 +199,20 @@ class _Request:
         else:
             print_answers(console(), f"{query.subject} · {query.relation or query.to}", answers)
 
-    def answer_file(self, queries: Path, out: Path) -> None:
+    def answer_file(self, queries: Path, out: Path, engine: "EngineConfig") -> None:
         """Answer a file of queries and print the counts."""
         from prixlm.decoding.batch import answer_file
 
         with progress_bar() as progress:
             completer, candidates = self._open(progress)
             counts = answer_file(
-                completer, queries, out, self.search, candidates=candidates, progress=progress
+                completer,
+                queries,
+                out,
+                self.search,
+                candidates=candidates,
+                engine=engine,
+                progress=progress,
             )
         text = f"{counts['queries']:,} queries, {counts['errors']:,} with an error."
         print_result(counts, text, self.as_json)

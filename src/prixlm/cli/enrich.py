@@ -11,7 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from prixlm.cli.options import (
+    Address,
     DryRun,
+    Engine,
+    GpusPerWorker,
     GraphOption,
     ImportFormat,
     Json,
@@ -20,7 +23,9 @@ from prixlm.cli.options import (
     ModelOption,
     Overwrite,
     ProposalsArgument,
+    Workers,
     parse_codes,
+    parse_engine,
 )
 from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
@@ -90,6 +95,10 @@ def enrich(
     pivot: Annotated[
         str, typer.Option(metavar="CODE", help="Language that links are proposed into.")
     ] = "en",
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -138,11 +147,18 @@ def enrich(
     elif to is None:
         raise PrixError("--to is missing: name the folder to work in.")
     else:
-        _run_job(sources or [], to, config, given, overwrite, as_json)
+        where = parse_engine(engine, address, workers, gpus_per_worker)
+        _run_job(sources or [], to, config, given, where, overwrite, as_json)
 
 
 def _run_job(
-    sources: list[Path], to: Path, config: Any, given: Any, overwrite: bool, as_json: bool
+    sources: list[Path],
+    to: Path,
+    config: Any,
+    given: Any,
+    engine: Any,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Run the job and print what was found, how far it can be believed, and what comes next."""
     from prixlm.enrichment.job import export_format, run_job
@@ -162,6 +178,7 @@ def _run_job(
             given=given,
             overwrite=overwrite,
             announce=announce,
+            engine=engine,
             progress=progress,
         )
     if as_json:

@@ -105,6 +105,7 @@ class Completer:
         self, model: PrixLM | Path | str, kb: KB | Path | str, progress: Progress | None = None
     ) -> None:
         """Load the model and tokenise the names of the KB, if that was not done before."""
+        self.folder = None if isinstance(model, PrixLM) else Path(model).resolve()
         self.model = (model if isinstance(model, PrixLM) else _load(model)).eval()
         self.kb = kb if isinstance(kb, KB) else KB(kb)
         if not set(self.kb.languages) & set(self.model.settings.languages):
@@ -114,6 +115,8 @@ class Completer:
                 f"{', '.join(self.kb.languages)}. Use a model that was trained on this KB."
             )
         warn_of_another_kb(self.model, self.kb)
+        # Errors are rows of files of answers: they must not depend on where the KB lies.
+        self._kb_name = self.kb.folder.resolve().name
         self._has_warned = False  # of subjects that a trimmed model reads unlike its base
         self.cache = build_tokens(
             self.kb,
@@ -263,7 +266,7 @@ class Completer:
     def check_language(self, lang: str) -> str:
         """Return the language; refuse one that the KB or the model does not have."""
         languages: dict[str, Collection[str]] = {
-            str(self.kb.folder): self.kb.languages,
+            self._kb_name: self.kb.languages,
             "the model": self.model.settings.languages,
         }
         for owner, known in languages.items():
@@ -281,7 +284,7 @@ class Completer:
         names = dict.fromkeys([*self.relation_names(lang), *self.kb.relation_keys()])
         similar = difflib.get_close_matches(relation, list(names), 3, cutoff=0.5)
         raise PrixError(
-            f"no relation {relation!r} in {self.kb.folder}."
+            f"no relation {relation!r} in {self._kb_name}."
             + (f" Did you mean {', '.join(similar)}?" if similar else "")
         )
 

@@ -21,8 +21,8 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.arrays import rank_in_group
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
 from prixlm.enrichment.labels import LabelConfig, propose_language
@@ -125,6 +126,7 @@ def enrich(
     encoder: Path | str | None = None,
     whole: Whole | None = None,
     overwrite: bool = False,
+    engine: EngineConfig | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Propose what a KB lacks in some languages, write a proposals folder, return its manifest.
@@ -134,6 +136,7 @@ def enrich(
     encoder: folder of an entity encoder; links into `config.pivot` are proposed with it.
     whole: the KB that `kb` is a split of, and models trained on it; the questions are asked there.
     overwrite: replace a proposals folder without marks.
+    engine: where the questions are asked. The confidence is fitted once, in this process.
 
     Example:
         >>> config = prixlm.EnrichConfig(into=("et",), relations=("capital",), min_confidence=0.1)
@@ -164,7 +167,19 @@ def enrich(
         trials = _try(kb, fusion, config, workspace, progress)
         answerable = _fit_answerable(kb, config, workspace)
         run = _Run(config, gaps, suite, fusion.over(asked_kb, suite.rankers), answerable)
-        parts = list(run.make_parts(workspace, progress))
+        load = partial(
+            _load_run,
+            kb,
+            replace(config, missing=gaps.config),
+            _absolute(model),
+            _absolute(graph),
+            None
+            if whole is None
+            else replace(whole, model=_absolute(whole.model), graph=_absolute(whole.graph)),
+            workspace.folder.resolve(),
+        )
+        job = ShardJob("enrich", run.shards(), load, run)
+        parts = make_parts(job, workspace, engine, progress)
         out, scratch = workspace.empty_folder("out"), workspace.empty_folder("scratch")
         counts = join_parts(asked_kb, parts, out / "proposals.parquet", config.limit, scratch)
         manifest = _manifest(kb, asked_kb, config, suite, counts) | {"trials": trials}
@@ -326,6 +341,33 @@ def _keep_fitted(workspace: Workspace, out: Path) -> None:
         shutil.copyfile(workspace.folder / name, out / name)
 
 
+def _absolute(path: Path | str | None) -> Path | None:
+    """Return a path that another process finds too."""
+    return None if path is None else Path(path).resolve()
+
+
+def _load_run(
+    kb: KB,
+    config: EnrichConfig,
+    model: Path | None,
+    graph: Path | None,
+    whole: Whole | None,
+    fitted_in: Path,
+) -> "_Run":
+    """Load in a worker what asks the questions, with the confidence that the driver has fitted."""
+    asked_kb = kb if whole is None else whole.kb
+    fitted = load_suite(kb, model, graph)
+    suite = _asked_suite(kb, fitted, config, model, graph, whole, None)
+    fusion = Fusion.load(kb, fitted.rankers, fitted_in / FUSION_FOLDER)
+    return _Run(
+        config,
+        GapFinder(asked_kb, config.missing),
+        suite,
+        fusion.over(asked_kb, suite.rankers),
+        Answerability.load(fitted_in / ANSWERABLE_FILE),
+    )
+
+
 @dataclass(frozen=True)
 class _Run:
     """All that is needed to turn questions into proposals."""
@@ -335,29 +377,29 @@ class _Run:
     suite: Suite
     fusion: Fusion
     answerable: Answerability
+    # The last block, since a block has several shards.
+    _block: dict[tuple[str, range], Gaps] = field(default_factory=dict)
 
-    def make_parts(self, workspace: Workspace, progress: Progress | None) -> Iterator[Path]:
-        """Yield one Parquet part per `_PART_QUESTIONS` questions, reusing finished parts."""
-        into = self.config.into
-        number = 0
-        for index, lang in enumerate(into):
-            entities = self.gaps.kb.entity_range(lang)
-            for block in self.gaps.find(lang):
-                for start in range(0, len(block.queries), _PART_QUESTIONS):
-                    rows = np.arange(start, min(start + _PART_QUESTIONS, len(block.queries)))
-                    yield self._make_part(workspace, number, block.select(rows))
-                    number += 1
-                if progress is not None:
-                    # In thousandths of a language: the number of questions is not known yet.
-                    done = int(block.queries.subject[-1]) - entities.start + 1
-                    thousandths = 1000 * index + 1000 * done // len(entities)
-                    progress("enrich", thousandths, 1000 * len(into))
+    def shards(self) -> list[Shard]:
+        """Return a shard per `_PART_QUESTIONS` questions of a block: language, block and rows."""
+        shards: list[Shard] = []
+        for lang in self.config.into:
+            for block in self.gaps.blocks(lang):
+                num_questions = len(self.gaps.find_block(lang, block).queries)
+                for start in range(0, num_questions, _PART_QUESTIONS):
+                    rows = range(start, min(start + _PART_QUESTIONS, num_questions))
+                    part = f"part-{len(shards):07d}.parquet"
+                    shards.append(Shard(part, (lang, block, rows), len(rows)))
+        return shards
 
-    def _make_part(self, workspace: Workspace, number: int, gaps: Gaps) -> Path:
-        def write(path: Path) -> None:
-            pq.write_table(self._propose(gaps), path)
-
-        return workspace.make(f"part-{number:07d}.parquet", write)
+    def __call__(self, value: tuple[str, range, range], path: Path) -> None:
+        """Ask the questions of a shard and write the proposals."""
+        lang, block, rows = value
+        if (lang, block) not in self._block:
+            self._block.clear()
+            self._block[lang, block] = self.gaps.find_block(lang, block)
+        gaps = self._block[lang, block].select(np.arange(rows.start, rows.stop))
+        pq.write_table(self._propose(gaps), path)
 
     def _propose(self, gaps: Gaps) -> pa.Table:
         """Return the proposals for some questions, as ids (PART_SCHEMA)."""

@@ -137,6 +137,10 @@ class KB:
         self._connecting = threading.Lock()
         self._starts: Array | None = None
 
+    def __reduce__(self) -> "tuple[type[KB], tuple[Path]]":
+        """Pickle a KB as its folder, which another process opens again."""
+        return KB, (self.folder.resolve(),)
+
     def path(self, table: str) -> Path:
         """Return the file of a table, for tools that read Parquet themselves."""
         return self.folder / f"{table}.parquet"
