@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from prixlm.files import (
     read_stamp,
     replacing,
     seal,
+    take_name,
     whole_folder,
     write_atomically,
     write_rows,
@@ -506,3 +508,22 @@ def test_a_sealed_cache_that_is_damaged_is_not_used(tmp_path: Path, damage: str)
     else:
         (folder / "sizes.json").write_text("[1")
     assert not is_cached(folder, stamp)
+
+
+def test_a_run_moves_the_temporary_files_of_the_last_away(tmp_path: Path) -> None:
+    """So that a worker of the last run, wherever it is, cannot rename them into place."""
+    with open_workspace(tmp_path / "work", {}) as work:
+        old = work.start_run() / "part.tmp"
+        old.write_text("late")
+        assert not any(work.start_run().iterdir())
+        with pytest.raises(FileNotFoundError):
+            take_name(old, work.folder / "part")
+
+
+def test_the_first_folder_of_a_name_stays(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "temporary").mkdir()
+        (tmp_path / "temporary" / "a").write_text(str(number))
+        take_name(tmp_path / "temporary", tmp_path / "part")
+        shutil.rmtree(tmp_path / "temporary", ignore_errors=True)
+    assert (tmp_path / "part" / "a").read_text() == "1"

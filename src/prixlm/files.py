@@ -150,10 +150,14 @@ class Workspace:
         It is renamed before it is deleted: a worker that outlived its driver on another machine
         finds its temporary files gone, and can publish nothing.
         """
+        self.end_run()
         running = self.folder / _RUNNING
-        _end_run(running)
         running.mkdir()
         return running
+
+    def end_run(self) -> None:
+        """Remove the folder of temporary files, if there is one."""
+        _end_run(self.folder / _RUNNING)
 
     def remove(self) -> None:
         """Delete the workspace: its result is published, or can never be made."""

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prixlm import KB, EntityEncoder, PrixError
+from prixlm import KB, EngineConfig, EntityEncoder, PrixError
+from prixlm.entities.linker import link_file
 from prixlm.linking import mentions as module
 from prixlm.linking.mentions import MentionLinker, default_probability
 from prixlm.metrics import reliability
@@ -39,6 +40,17 @@ def test_the_concept_answers_in_the_language_that_is_asked_for(linker: MentionLi
     english = linker.kb.entity_range("en")
     [[best, *_]] = linker.link([finnish], lang="en")
     assert best.entity in english and [a.rank for a in answers] == [1, 2, 3][: len(answers)]
+
+
+def test_workers_link_with_the_confidence_that_was_fitted_once(
+    linker: MentionLinker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.entities.linker._PART", 16)
+    (tmp_path / "m.txt").write_text("\n".join(linker.texts[:40]) + "\n", "utf-8")
+    outs = [tmp_path / f"{workers}.parquet" for workers in (1, 2)]
+    for workers, out in enumerate(outs, start=1):
+        link_file(linker, tmp_path / "m.txt", out, engine=EngineConfig(workers=workers))
+    assert outs[0].read_bytes() == outs[1].read_bytes()
 
 
 def test_blocks_do_not_change_the_answers(

@@ -263,6 +263,10 @@ def link(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Answers: .parquet, .tsv or .jsonl.")
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Link mentions to the entities of a KB, with a calibrated confidence.
@@ -287,10 +291,11 @@ def link(
     if mentions is not None and out is not None:
         check_out(out)
         read_mentions(mentions)
+    where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar() as progress:
-        linker = MentionLinker(source, encoder=encoder, progress=progress)
+        linker = MentionLinker(source, encoder=encoder, engine=where, progress=progress)
         if mentions is not None and out is not None:
-            counts = link_file(linker, mentions, out, k, lang, progress)
+            counts = link_file(linker, mentions, out, k, lang, progress, engine=where)
             empty = f" ({counts['empty']:,} of them empty)" if counts["empty"] else ""
             text = f"Linked {counts['mentions']:,} lines{empty}: {out}"
             print_result({**counts, "out": str(out)}, text, as_json)

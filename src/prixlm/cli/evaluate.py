@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prixlm.cli.options import GraphOption, Json, ModelOption, parse_codes, parse_list
+from prixlm.cli.options import (
+    Address,
+    Engine,
+    GpusPerWorker,
+    GraphOption,
+    Json,
+    ModelOption,
+    Workers,
+    parse_codes,
+    parse_engine,
+    parse_list,
+)
 from prixlm.cli.terminal import console, print_json, print_note, progress_bar
 from prixlm.errors import PrixError
 
@@ -60,6 +71,10 @@ def evaluate_lp(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write table.md, .json, .png and every answer here."),
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Link prediction: rank the object of held-out facts among all entities of a language.
@@ -84,8 +99,9 @@ def evaluate_lp(
         by_name=by_name,
         relations=relations,
     )
+    where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar() as progress:
-        evaluation = evaluate_rankers(KB(kb), config, to, progress)
+        evaluation = evaluate_rankers(KB(kb), config, to, progress, engine=where)
     if as_json:
         print_json(evaluation.to_json())
         return

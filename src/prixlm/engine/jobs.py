@@ -222,7 +222,7 @@ def make_parts(
             done += shard.size
             if progress is not None:
                 progress(job.name, done, total)
-        shutil.rmtree(task.running, ignore_errors=True)
+        workspace.end_run()
     if failed:
         failed.sort(key=lambda made: made[0].part)
         names = ", ".join(shard.part for shard, _ in failed[:_SHOWN])

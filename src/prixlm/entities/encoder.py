@@ -69,6 +69,7 @@ class EntityEncoder:
         settings = settings or EncoderSettings()
         longest = min(settings.max_tokens, model.max_length)
         self.model, self.settings = model, dataclasses.replace(settings, max_tokens=longest)
+        self.folder: Path | None = None  # that it was loaded from, as it is
         base = model.encoder.base
         self.start, self.end, self.padding = (
             model.encoder.id(token) for token in (base.start, base.separator, base.padding)
@@ -80,13 +81,16 @@ class EntityEncoder:
 
         settings: replace those of the folder.
         """
-        path = Path(folder)
+        path, is_changed = Path(folder), settings is not None
         if settings is None and (path / _SETTINGS).exists():
             try:
                 settings = EncoderSettings(**json.loads((path / _SETTINGS).read_text("utf-8")))
             except (OSError, ValueError, TypeError) as error:
                 raise PrixError(f"{path / _SETTINGS} cannot be read: {error}.") from None
-        return cls(load_model(folder), settings)
+        encoder = cls(load_model(folder), settings)
+        if path.is_dir() and not is_changed:
+            encoder.folder = path.resolve()
+        return encoder
 
     def save(self, folder: Path | str) -> None:
         """Write a Prix-LM folder, and beside it the files that sentence-transformers needs."""

@@ -9,13 +9,15 @@ relation. A `RankerResult` holds the figures of one ranker. It is saved as one J
 `reproduce lp` can resume, and is shown as `ResultTable`s.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.errors import PrixError
-from prixlm.files import check_pages, replacing, write_atomically
+from prixlm.files import (
+    Workspace,
+    check_pages,
+    open_workspace,
+    partial_folder,
+    replacing,
+    whole_folder,
+    write_atomically,
+)
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND, Figures, figures
 from prixlm.rankers.base import Ranker
@@ -46,6 +57,11 @@ ALL = "all"
 """The subset of all facts."""
 _HITS = 10
 """Ranks that Hits@10 needs. A ranker whose ranks end here has no mean reciprocal rank."""
+_PART_FACTS = 2048
+"""Facts that one ranker ranks for a part."""
+_FUSION = "fusion"
+_FOLDERS = ("models", "graphs", "baselines")
+"""Fields of the config that name trained folders."""
 
 
 # Results: the figures of a ranker, and how they are saved and shown.
@@ -371,12 +387,22 @@ def _relation_to_json(part: Figures, max_rank: int) -> dict[str, Any]:
 
 
 def evaluate_rankers(
-    kb: KB, config: EvaluateConfig, to: Path | None = None, progress: Progress | None = None
+    kb: KB,
+    config: EvaluateConfig,
+    to: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    engine: EngineConfig | None = None,
 ) -> Evaluation:
     """Rank the held-out facts of a KB with all rankers of a config.
 
     to: a folder for the table as Markdown, JSON and a picture, and all answers as Parquet and TSV.
+    engine: where the facts are ranked. With workers, finished parts lie in TO.partial, and the same
+    call resumes from them.
     """
+    in_parts = engine is not None and engine != EngineConfig()
+    if in_parts and to is None:
+        raise PrixError("--engine and --workers require --to: finished parts are kept beside it.")
     langs = config.langs or tuple(
         lang for lang in kb.languages if kb.num_triples(lang, config.split)
     )
@@ -386,28 +412,116 @@ def evaluate_rankers(
         )
     if to is not None:
         check_pages(to / "table.json", [to / "table.md"], lambda values: isinstance(values, dict))
-    rankers = _rankers(kb, config, progress)
     facts = [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
+    # Lists of answers cost a second search, so they are made only to be written.
+    answers = 0 if to is None else config.answers
     evaluation = Evaluation()
-    for ranker, how in rankers:
-        started = time.monotonic()
-        # Lists of answers cost a second search, so they are made only to be written.
-        answers = 0 if to is None else config.answers
-        table = rank_facts(kb, ranker, facts, answers=answers, beyond=ranker.max_rank)
-        seconds = time.monotonic() - started
-        by_language = figures_by_language(table, ranker.max_rank)
-        result = RankerResult(ranker.name, by_language, how, None, seconds, ranker.max_rank)
-        evaluation.results.append(result)
-        by_relation = figures_by_relation(table, ranker.max_rank)
-        if config.relations:
-            most_frequent = dict(list(by_relation.items())[: config.relations])
-            evaluation.relations[ranker.name] = most_frequent
+    with contextlib.ExitStack() as stack:
+        if in_parts and to is not None:
+            work = stack.enter_context(open_workspace(partial_folder(to), _stamp(kb, config)))
+            rankers = _rankers(kb, config, progress, work.folder / _FUSION)
+            tables = _rank_in_parts(kb, config, rankers, facts, work, engine, progress)
+        else:
+            rankers = _rankers(kb, config, progress)
+            tables = _rank_here(kb, rankers, facts, answers)
+        for (ranker, how), (table, seconds) in zip(rankers, tables, strict=True):
+            by_language = figures_by_language(table, ranker.max_rank)
+            result = RankerResult(ranker.name, by_language, how, None, seconds, ranker.max_rank)
+            evaluation.results.append(result)
+            by_relation = figures_by_relation(table, ranker.max_rank)
+            if config.relations:
+                most_frequent = dict(list(by_relation.items())[: config.relations])
+                evaluation.relations[ranker.name] = most_frequent
+            if to is not None:
+                _write_answers(to, result, table, by_relation)
         if to is not None:
-            _write_answers(to, result, table, by_relation)
-    if to is not None:
-        write_results(to, {"": evaluation.results})
-        plot_results(evaluation.results, to / "table.png")
+            write_results(to, {"": evaluation.results})
+            plot_results(evaluation.results, to / "table.png")
+        if in_parts:
+            work.remove()
     return evaluation
+
+
+def _rank_here(
+    kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut], answers: int
+) -> Iterator[tuple[pa.Table, float | None]]:
+    """Yield the ranks of each ranker, and the seconds that they took."""
+    for ranker, _ in rankers:
+        started = time.monotonic()
+        table = rank_facts(kb, ranker, facts, answers=answers, beyond=ranker.max_rank)
+        yield table, time.monotonic() - started
+
+
+def _rank_in_parts(
+    kb: KB,
+    config: EvaluateConfig,
+    rankers: Sequence[tuple[Ranker, str]],
+    facts: Sequence[HeldOut],
+    work: Workspace,
+    engine: EngineConfig | None,
+    progress: Progress | None,
+) -> Iterator[tuple[pa.Table, float | None]]:
+    """Yield the ranks of each ranker, found in workers; seconds of workers are not counted."""
+    shards: list[Shard] = []
+    owner: list[int] = []  # the ranker of each shard
+    for number in range(len(rankers)):
+        for language, part in enumerate(facts):
+            for start in range(0, len(part), _PART_FACTS):
+                rows = range(start, min(start + _PART_FACTS, len(part)))
+                name = f"part-{len(shards):07d}.parquet"
+                shards.append(Shard(name, (number, language, rows), len(rows)))
+                owner.append(number)
+    ranking = _Ranking(kb, config.answers, [ranker for ranker, _ in rankers], facts)
+    langs = tuple(part.queries.lang for part in facts)
+    resolved = dataclasses.replace(
+        config,
+        langs=langs,
+        **{name: tuple(map(Path.resolve, getattr(config, name))) for name in _FOLDERS},
+    )
+    load = partial(_load_ranking, kb, resolved, (work.folder / _FUSION).resolve())
+    paths = make_parts(ShardJob("rank", shards, load, ranking), work, engine, progress)
+    for number in range(len(rankers)):
+        tables = [
+            pq.read_table(path) for path, one in zip(paths, owner, strict=True) if one == number
+        ]
+        yield pa.concat_tables(tables), None
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """Ranks slices of the facts: what a worker has loaded."""
+
+    kb: KB
+    answers: int
+    rankers: Sequence[Ranker]
+    facts: Sequence[HeldOut]  # one language each
+
+    def __call__(self, value: tuple[int, int, range], path: Path) -> None:
+        """Write the ranks of some facts of a language by one ranker."""
+        number, language, rows = value
+        ranker, part = self.rankers[number], self.facts[language].select(np.asarray(rows))
+        table = rank_facts(self.kb, ranker, [part], answers=self.answers, beyond=ranker.max_rank)
+        pq.write_table(table, path)
+
+
+def _load_ranking(kb: KB, config: EvaluateConfig, fusion: Path) -> _Ranking:
+    """Load in a worker all rankers and facts; a fusion was fitted by the driver."""
+    rankers = [ranker for ranker, _ in _rankers(kb, config, None, fusion)]
+    facts = [read_facts(kb, lang, config.split, most=config.most) for lang in config.langs or ()]
+    return _Ranking(kb, config.answers, rankers, facts)
+
+
+def _stamp(kb: KB, config: EvaluateConfig) -> dict[str, Any]:
+    """Return everything that the parts depend on; trained folders by their files."""
+    folders = [folder for name in _FOLDERS for folder in getattr(config, name)]
+    files = [
+        (str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns)
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+    settings = {name: str(value) for name, value in dataclasses.asdict(config).items()}
+    return {"kb": kb.fingerprint(), "config": settings, "files": files, "part": _PART_FACTS}
 
 
 def _write_answers(
@@ -424,8 +538,13 @@ def _write_answers(
     write_atomically(to / "relations" / f"{name}.json", text + "\n")
 
 
-def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[tuple[Ranker, str]]:
-    """Return all rankers of a config, each with how its ranks are found."""
+def _rankers(
+    kb: KB, config: EvaluateConfig, progress: Progress | None, fusion: Path | None = None
+) -> list[tuple[Ranker, str]]:
+    """Return all rankers of a config, each with how its ranks are found.
+
+    fusion: a folder that the fusion is read from, or written to if it is not there yet.
+    """
     models = [
         ModelRanker(
             Completer(folder, kb, progress),
@@ -444,7 +563,7 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
     untrained: dict[str, Ranker] = {key: make(kb, ("train",)) for key, make in UNTRAINED.items()}
     usual = untrained.pop("usual")  # the reference: it says nothing about a subject
     together = [*untrained.values(), *models, *graphs, *others]
-    fused: list[Ranker] = [Fusion.fit(kb, together, langs=config.langs)] if config.fuse else []
+    fused = [_fuse(kb, together, config, fusion)] if config.fuse else []
     rankers = _number_names([usual, *together, *fused])
     how = {ranker.name: describe_ranks(ranker.max_rank) for ranker in rankers}
     for model in models:
@@ -453,6 +572,16 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
         search = f"beam K = {model.beam}" if config.search == "beam" else "exact"
         how[model.name] = describe_ranks(model.max_rank, search, *remarks)
     return [(ranker, how[ranker.name]) for ranker in rankers]
+
+
+def _fuse(kb: KB, rankers: Sequence[Ranker], config: EvaluateConfig, folder: Path | None) -> Fusion:
+    """Fit a fusion of the rankers, or read it from a folder."""
+    if folder is None:
+        return Fusion.fit(kb, rankers, langs=config.langs)
+    if not folder.is_dir():
+        with whole_folder(folder) as temporary:
+            Fusion.fit(kb, rankers, langs=config.langs).save(temporary)
+    return Fusion.load(kb, rankers, folder)
 
 
 def _number_names(rankers: list[Ranker]) -> list[Ranker]:
