@@ -88,7 +88,7 @@ def parse_codes(langs: str) -> tuple[str, ...]:
 
 
 def parse_engine(
-    engine: str, address: str | None, workers: int | None, gpus_per_worker: float
+    engine: str, address: str | None, workers: int | None, gpus_per_worker: float = 0.0
 ) -> "EngineConfig":
     """Return where a command runs; print one line about it if the user has chosen."""
     from prixlm.cli.terminal import print_note
