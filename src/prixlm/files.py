@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from prixlm import remote
 from prixlm.errors import PrixError
 
 if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
@@ -63,7 +64,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
     The temporary name is fixed, so that the next attempt overwrites what a killed one left. Two
     processes must not write the same path at once: hold a lock where that can happen.
+    A remote path gets its object when all of it is uploaded.
     """
+    if remote.is_remote(path):
+        with remote.uploading(path) as temporary:
+            yield temporary
+        return
     temporary = path.with_name(path.name + ".tmp")
     try:
         yield temporary
@@ -243,7 +249,12 @@ def drop_oldest_caches(parent: Path, keep: int) -> None:
 
 
 def partial_folder(target: Path) -> Path:
-    """Return the folder in which the work towards `target` is done: `TARGET.partial`."""
+    """Return the folder in which the work towards `target` is done: `TARGET.partial`.
+
+    The work towards a remote target is done in the cache of this machine.
+    """
+    if remote.is_remote(target):
+        return remote.work_folder(target)
     return target.with_name(target.name + _PARTIAL)
 
 
@@ -329,7 +340,7 @@ def check_pages(data: Path, pages: Iterable[Path], is_ours: Callable[[Any], bool
 
 def check_new_file(out: Path) -> None:
     """Refuse to overwrite a file of results, or to work in a `.partial` folder that is not ours."""
-    if out.exists():
+    if remote.exists(out) if remote.is_remote(out) else out.exists():
         raise PrixError(f"{out} is already there. Move it, or name another file.")
     _check_work_folder(partial_folder(out))
 

@@ -36,6 +36,7 @@ from prixlm.files import (
     write_rows,
 )
 from prixlm.kb.store import KB
+from prixlm.remote import is_remote, local_file, uri_of
 from prixlm.types import Array, Progress, Query
 
 _PART = 256
@@ -286,6 +287,10 @@ def _write_queries(source: _QueriesFile, num_rows: int, path: Path) -> None:
 @contextlib.contextmanager
 def _open_source(source: Path | str, out: Path) -> Iterator[_QueriesFile]:
     """Yield the file of queries; standard input is first copied to a file beside `out`."""
+    if is_remote(source):
+        with tempfile.TemporaryDirectory() as folder:
+            yield _QueriesFile(local_file(source, Path(folder)), uri_of(source))
+        return
     if str(source) != "-":
         yield _QueriesFile(Path(source), str(source))
         return

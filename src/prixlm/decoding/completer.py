@@ -29,6 +29,7 @@ from prixlm.kb.store import KB
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import build_tokens
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
+from prixlm.remote import absolute
 from prixlm.types import Answer, Array, Progress, Query
 
 _BATCH = 16
@@ -105,7 +106,8 @@ class Completer:
         self, model: PrixLM | Path | str, kb: KB | Path | str, progress: Progress | None = None
     ) -> None:
         """Load the model and tokenise the names of the KB, if that was not done before."""
-        self.folder = None if isinstance(model, PrixLM) else Path(model).resolve()
+        # Where workers load the model from; those of other machines fetch a remote one themselves.
+        self.folder = None if isinstance(model, PrixLM) else absolute(model)
         self.model = (model if isinstance(model, PrixLM) else _load(model)).eval()
         self.kb = kb if isinstance(kb, KB) else KB(kb)
         if not set(self.kb.languages) & set(self.model.settings.languages):

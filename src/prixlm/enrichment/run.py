@@ -59,6 +59,7 @@ from prixlm.proposals.tables import (
 from prixlm.rankers.base import Queries, Ranked
 from prixlm.rankers.fusion import FITTED_FILES, Fusion, FusionConfig, fitted_languages
 from prixlm.rankers.suite import Suite, load_suite
+from prixlm.remote import absolute
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
@@ -343,7 +344,7 @@ def _keep_fitted(workspace: Workspace, out: Path) -> None:
 
 def _absolute(path: Path | str | None) -> Path | None:
     """Return a path that another process finds too."""
-    return None if path is None else Path(path).resolve()
+    return None if path is None else absolute(path)
 
 
 def _load_run(

@@ -29,6 +29,7 @@ from prixlm.files import write_atomically
 from prixlm.lm.encoding import Batch
 from prixlm.lm.model import SETTINGS, PrixLM
 from prixlm.lm.token_cache import Ragged, make_ragged
+from prixlm.remote import is_remote, local_folder
 from prixlm.romanise import reading_version
 from prixlm.training.sampler import cut_batches
 from prixlm.types import Array, Progress
@@ -81,6 +82,7 @@ class EntityEncoder:
 
         settings: replace those of the folder.
         """
+        folder = local_folder(folder) if is_remote(folder) else folder  # else perhaps a hub's name
         path, is_changed = Path(folder), settings is not None
         if settings is None and (path / _SETTINGS).exists():
             try:

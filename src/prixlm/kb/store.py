@@ -35,6 +35,7 @@ import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
 from prixlm.files import is_cached, quote_path, write_atomically
+from prixlm.remote import is_remote, local_folder
 from prixlm.types import Array, Entity
 
 FORMAT = "prixlm-kb"
@@ -127,7 +128,8 @@ class KB:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self._source = folder
+        self.folder = local_folder(folder)
         self.manifest = Manifest.read(self.folder)
         tables = [name for name in SCHEMAS if name not in _OPTIONAL]
         missing = [name for name in tables if not self.path(name).is_file()]
@@ -139,6 +141,8 @@ class KB:
 
     def __reduce__(self) -> "tuple[type[KB], tuple[Path]]":
         """Pickle a KB as its folder, which another process opens again."""
+        if is_remote(self._source):  # another machine fetches it for itself
+            return KB, (Path(self._source),)
         return KB, (self.folder.resolve(),)
 
     def path(self, table: str) -> Path:

@@ -34,6 +34,7 @@ from prixlm.lm.card import model_card
 from prixlm.lm.encoding import Batch, FactEncoder, add_tokens
 from prixlm.lm.kernels import Layout, linear_cross_entropy, packed_states, replace_dropout
 from prixlm.lm.lineage import Lineage
+from prixlm.remote import local_folder
 from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.types import Array
 
@@ -186,6 +187,7 @@ class PrixLM(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "PrixLM":
         """Load a model that `save` wrote."""
+        folder = local_folder(folder)
         settings = read_settings(Path(folder))
         settings.warn_of_reading(Path(folder))
         backbone, tokenizer, _ = load_base(folder)

@@ -47,6 +47,7 @@ from prixlm.rankers.base import (
     make_ranked,
     read_triples,
 )
+from prixlm.remote import local_folder
 from prixlm.training.checkpoints import saving
 from prixlm.training.costs import RunCosts, peak_memory, synchronise
 from prixlm.training.loop import (
@@ -417,6 +418,7 @@ def load_graph(folder: Path | str, kb: KB, split: KB | None = None) -> ComplEx:
 
     split: a split of `kb`, whose embedding is welcome too.
     """
+    folder = local_folder(folder)
     try:
         weights = load_file(str(Path(folder) / _WEIGHTS))
         node, relation, bias = (weights[name] for name in ("node", "relation", "bias"))
