@@ -12,6 +12,7 @@ atomic, so a killed process or a power cut leaves the old content or the new one
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -131,9 +132,40 @@ def publish(finished: Path, to: Path) -> None:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A locked folder of finished parts, all made from the inputs that its stamp describes."""
+    """A locked folder of finished parts, all made from the inputs that its stamp describes.
+
+    The parts of a job towards a remote target are in the store, where any machine finds them; the
+    folder then has copies.
+    """
 
     folder: Path
+    store: str | None = None  # URI of the parts; a hash of their inputs is in it
+
+    def __str__(self) -> str:
+        return self.store or str(self.folder)
+
+    def finished(self) -> set[str]:
+        """Return the names of all parts that are there."""
+        if self.store is not None:
+            return set(remote.list_names(self.store))
+        return {path.name for path in self.folder.iterdir()}
+
+    def fetch(self, part: str) -> Path:
+        """Return the path of a finished part, after copying it from the store if it is there."""
+        path = self.folder / part
+        if self.store is not None and not path.exists():
+            with replacing(path) as temporary:
+                remote.fetch_file(f"{self.store}/{part}", temporary)
+        return path
+
+    def share(self, path: Path) -> Path:
+        """Return where all machines find a file of this folder; `remote.local_copy` opens it."""
+        if self.store is None:
+            return path.resolve()
+        shared = f"{self.store}/shared/{path.name}"
+        if not remote.exists(shared):
+            remote.upload(path, shared)
+        return Path(shared)
 
     def make(self, name: str, write: Callable[[Path], object]) -> Path:
         """Return the part `name`, calling `write` with a temporary path if it is missing."""
@@ -167,14 +199,19 @@ class Workspace:
 
     def remove(self) -> None:
         """Delete the workspace: its result is published, or can never be made."""
+        if self.store is not None:
+            remote.remove_folder(self.store)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def open_workspace(folder: Path, stamp: Mapping[str, Any]) -> Iterator[Workspace]:
+def open_workspace(
+    folder: Path, stamp: Mapping[str, Any], target: Path | None = None
+) -> Iterator[Workspace]:
     """Lock a folder of resumable work, and empty it if it was made from other inputs.
 
     stamp: everything that the parts depend on, as JSON values.
+    target: what is made; if it is remote, parts are kept beside it in the store.
     """
     with disk_errors(folder), locked(folder):
         if read_stamp(folder) != json.loads(json.dumps(stamp)):
@@ -185,7 +222,11 @@ def open_workspace(folder: Path, stamp: Mapping[str, Any]) -> Iterator[Workspace
                 if path.name != _LOCK:
                     _remove(path)
             write_atomically(folder / STAMP, json.dumps(stamp))
-        yield Workspace(folder)
+        store = None
+        if target is not None and remote.is_remote(target):
+            digest = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()
+            store = f"{remote.uri_of(target)}{_PARTIAL}/{digest[:24]}"
+        yield Workspace(folder, store)
 
 
 def _end_run(running: Path) -> None:

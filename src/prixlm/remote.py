@@ -82,14 +82,47 @@ def local_folder(path: Path | str) -> Path:
             time.sleep(_FIRST_PAUSE)
 
 
-def local_file(path: Path | str, folder: Path) -> Path:
-    """Fetch a remote file into a folder, under its own name."""
+def fetch_file(path: Path | str, target: Path) -> None:
+    """Copy a remote file to a local path."""
     uri = uri_of(path)
     store, name = _open(uri)
-    size = _info(store, name, uri).size
-    target = folder / name.rsplit("/", 1)[-1]
-    _fetch(store, name, size, target)
-    return target
+    _fetch(store, name, _info(store, name, uri).size, target)
+
+
+def local_copy(path: Path) -> Path:
+    """Return a file on this machine: `path` itself, or the copy of a remote file in the cache.
+
+    For files that never change under one name: a copy that is there is not compared.
+    """
+    if not is_remote(path):
+        return path
+    digest = hashlib.sha256(uri_of(path).encode()).hexdigest()[:24]
+    folder = cache_folder() / "files" / digest
+    if not folder.is_dir():
+        from prixlm.files import whole_folder
+
+        with whole_folder(folder) as temporary:
+            fetch_file(path, temporary / path.name)
+    return folder / path.name
+
+
+def list_names(path: Path | str) -> list[str]:
+    """Return the names of the objects directly below a URI, sorted; none if it is not there."""
+    import pyarrow.fs
+
+    uri = uri_of(path)
+    store, root = _open(uri)
+    selector = pyarrow.fs.FileSelector(root, allow_not_found=True)
+    found = _again(lambda: store.get_file_info(selector), uri)
+    return sorted(info.base_name for info in found if info.is_file)
+
+
+def remove_folder(path: Path | str) -> None:
+    """Delete all objects below a URI."""
+    uri = uri_of(path)
+    store, root = _open(uri)
+    with contextlib.suppress(FileNotFoundError):
+        _again(lambda: store.delete_dir(root), uri)
 
 
 def exists(path: Path | str) -> bool:

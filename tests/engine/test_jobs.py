@@ -81,7 +81,7 @@ def test_half_a_part_is_never_seen(tmp_path: Path) -> None:
 def make_task(folder: Path) -> Task:
     job = squares()
     with open_workspace(folder / "work", {}) as work:
-        return jobs._make_task(job, work, 3)
+        return Task(job.load, jobs._start_run(work), versions(), 3)
 
 
 def test_a_worker_that_outlives_its_driver_publishes_nothing(tmp_path: Path) -> None:
@@ -108,7 +108,8 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path, name: str) -> No
 
 def test_a_worker_that_does_not_see_the_folder_is_refused(tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    (task.running / "driver").write_text("of another machine's disk")
+    [token] = (tmp_path / "work" / "running").glob("*/driver")
+    token.write_text("of another machine's disk")
     with pytest.raises(PrixError, match=r"does not see .*work: write to a folder that all machine"):
         Worker(task)
 

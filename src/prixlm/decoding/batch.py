@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from prixlm.files import (
     write_rows,
 )
 from prixlm.kb.store import KB
-from prixlm.remote import is_remote, local_file, uri_of
+from prixlm.remote import fetch_file, is_remote, local_copy, uri_of
 from prixlm.types import Array, Progress, Query
 
 _PART = 256
@@ -84,7 +84,7 @@ def answer_file(
         # Counted before anything is written: a file that cannot be read leaves nothing behind.
         total = queries_file.count()
         stamp = _stamp(queries_file.path, completer, config, candidates)
-        with open_workspace(partial_folder(out), stamp) as work:
+        with open_workspace(partial_folder(out), stamp, out) as work:
             rows = _rows_per_part(total)
             queries = work.make(_QUERIES, partial(_write_queries, queries_file, rows))
             shards = [
@@ -92,7 +92,7 @@ def answer_file(
                 for index in range(-(-total // rows))
             ]
             loaded = _Answering(completer, queries, config, candidates)
-            job = ShardJob("answer", shards, loaded.recipe(), loaded)
+            job = ShardJob("answer", shards, loaded.recipe(work.share(queries)), loaded)
             parts = make_parts(job, work, engine, progress)
             counts = {"queries": total, "errors": 0}
 
@@ -151,17 +151,19 @@ class _Answering:
     config: SearchConfig
     candidates: Array | None
 
-    def recipe(self) -> "Callable[[], _Answering]":
-        """Return a function that loads the same in another process."""
-        queries, completer = self.queries.resolve(), self.completer
-        return partial(
-            _load_answering, completer.folder, completer.kb, queries, self.config, self.candidates
-        )
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        """The file, opened once: the list of its row groups may be long."""
+        return pq.ParquetFile(self.queries)
+
+    def recipe(self, queries: Path) -> "Callable[[], _Answering]":
+        """Return a function that loads the same in another process, which finds `queries`."""
+        model, kb = self.completer.folder, self.completer.kb
+        return partial(_load_answering, model, kb, queries, self.config, self.candidates)
 
     def __call__(self, index: int, path: Path) -> None:
         """Answer the queries of one part and write them as Parquet."""
-        file = pq.ParquetFile(self.queries)
-        queries = file.read_row_group(index).to_pylist()
+        queries = self._file.read_row_group(index).to_pylist()
         # Bad rows are not asked, so results are taken one by one beside the queries.
         asked = [_query(row) for row in queries if row["error"] is None]
         results = iter(self.completer.answer(asked, self.config, self.candidates))
@@ -188,7 +190,7 @@ def _load_answering(
         raise PrixError(
             "the model is in memory only: save it, so that other processes can load it."
         )
-    return _Answering(Completer(model, kb), queries, config, candidates)
+    return _Answering(Completer(model, kb), local_copy(queries), config, candidates)
 
 
 def _query(row: dict[str, Any]) -> Query:
@@ -289,7 +291,9 @@ def _open_source(source: Path | str, out: Path) -> Iterator[_QueriesFile]:
     """Yield the file of queries; standard input is first copied to a file beside `out`."""
     if is_remote(source):
         with tempfile.TemporaryDirectory() as folder:
-            yield _QueriesFile(local_file(source, Path(folder)), uri_of(source))
+            copy = Path(folder) / Path(source).name
+            fetch_file(source, copy)
+            yield _QueriesFile(copy, uri_of(source))
         return
     if str(source) != "-":
         yield _QueriesFile(Path(source), str(source))

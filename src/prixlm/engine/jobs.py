@@ -23,14 +23,14 @@ import pickle
 import platform
 import shutil
 import traceback
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from prixlm.engine.parts import FolderParts, Parts, StoreParts
 from prixlm.errors import PrixError, ShardsFailed, Stopped
-from prixlm.files import Workspace, disk_errors, take_name
+from prixlm.files import Workspace, disk_errors
 from prixlm.threads import usable_cores
 from prixlm.types import Progress
 
@@ -40,7 +40,6 @@ _COMPARED = ("torch", "transformers", "numpy", "pyarrow", "scikit-learn")
 """Packages beside our own that decide the bytes of parts."""
 _SHOWN = 3
 """Shards that an error names."""
-_TOKEN = "driver"
 _log = logging.getLogger(__name__)
 
 
@@ -108,9 +107,7 @@ class Task:
     """What each worker of a run is told: how to load, and where parts go. Picklable."""
 
     load: Callable[[], Work]
-    folder: Path  # finished parts
-    running: Path  # temporary files of this run
-    token: str  # what the driver wrote there
+    parts: Parts
     versions: dict[str, str]  # of the driver
     tries: int
 
@@ -123,14 +120,10 @@ class Task:
                     f"the worker on {node} has {name} {own.get(name, 'not installed')}, and the "
                     f"driver {version}: install the same version on all machines."
                 )
-        try:
-            token = (self.running / _TOKEN).read_text("utf-8")
-        except OSError:
-            token = ""
-        if token != self.token:
+        if not self.parts.is_seen():
             raise PrixError(
-                f"the worker on {node} does not see {self.folder}: write to a folder that all "
-                "machines share."
+                f"the worker on {node} does not see {self.parts}: write to a folder that all "
+                "machines share, or to an object store."
             )
 
 
@@ -145,19 +138,15 @@ class Worker:
     def make(self, shard: Shard) -> str | None:
         """Make the part of a shard unless it exists; return why the last try failed, if all did.
 
-        What the user can fix (`PrixError`) is raised at once. Tries are noted in a file before they
-        start, so that a try that ends the process counts too.
+        What the user can fix (`PrixError`) is raised at once.
         """
-        task, part = self._task, self._task.folder / shard.part
-        notes = task.running / f"{shard.part}.tries"
+        parts = self._task.parts
         problem = "every try ended the process; it may be out of memory"
-        while not part.exists():
-            with notes.open("ab") as file:
-                if file.tell() >= task.tries:
-                    return problem
-                file.write(b".")
+        while not parts.has(shard.part):
+            if parts.note_try(shard.part) >= self._task.tries:
+                return problem
             try:
-                self._try(shard.value, part)
+                self._try(shard)
             except (PrixError, Stopped):
                 raise
             except Exception as error:
@@ -165,12 +154,12 @@ class Worker:
                 problem = _describe(error)
         return None
 
-    def _try(self, value: Any, part: Path) -> None:
-        temporary = self._task.running / f"{part.name}.{uuid.uuid4().hex}"
+    def _try(self, shard: Shard) -> None:
+        temporary = self._task.parts.temporary(shard.part)
         try:
-            with disk_errors(part):
-                self._work(value, temporary)
-                take_name(temporary, part)
+            with disk_errors(temporary.parent):
+                self._work(shard.value, temporary)
+            self._task.parts.publish(temporary, shard.part)
         finally:
             if temporary.is_dir():
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -206,14 +195,15 @@ def make_parts(
     `ShardsFailed` names them.
     """
     config = config or EngineConfig()
-    missing = [shard for shard in job.shards if not (workspace.folder / shard.part).exists()]
+    found = workspace.finished()
+    missing = [shard for shard in job.shards if shard.part not in found]
     total = sum(shard.size for shard in job.shards)
     done = total - sum(shard.size for shard in missing)
     if progress is not None and done:
         progress(job.name, done, total)
     failed: list[Made] = []
     if missing:
-        task = _make_task(job, workspace, tries)
+        task = Task(job.load, _start_run(workspace), versions(), tries)
         _log.info("%s: %s", job.name, config.describe())
         for shard, problem in _run(job, task, missing, config):
             if problem is not None:
@@ -229,19 +219,17 @@ def make_parts(
         more = f" and {len(failed) - _SHOWN:,} others" if len(failed) > _SHOWN else ""
         raise ShardsFailed(
             f"{len(failed):,} of {len(job.shards):,} parts failed in {tries} tries each: "
-            f"{names}{more}. The other parts are kept in {workspace.folder}; run the same command "
+            f"{names}{more}. The other parts are kept in {workspace}; run the same command "
             f"again to try these. The last error: {failed[-1][1]}."
         )
-    return [workspace.folder / shard.part for shard in job.shards]
+    return [workspace.fetch(shard.part) for shard in job.shards]
 
 
-def _make_task(job: ShardJob, workspace: Workspace, tries: int) -> Task:
-    """Make the folder of this run's temporary files, and what workers are told."""
-    token = uuid.uuid4().hex
-    running = workspace.start_run() / token
-    running.mkdir()
-    (running / _TOKEN).write_text(token, "utf-8")
-    return Task(job.load, workspace.folder, running, token, versions(), tries)
+def _start_run(workspace: Workspace) -> Parts:
+    """Make the place of this run's temporary files."""
+    if workspace.store is not None:
+        return StoreParts.start(workspace.store)
+    return FolderParts.start(workspace.folder, workspace.start_run())
 
 
 def _run(job: ShardJob, task: Task, shards: list[Shard], config: EngineConfig) -> Iterator[Made]:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from prixlm.errors import PrixError
 from prixlm.files import disk_errors, open_workspace, partial_folder, write_rows
 from prixlm.kb.store import KB
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
+from prixlm.remote import local_copy
 from prixlm.types import Answer, Progress
 
 SCHEMA = pa.schema(
@@ -168,14 +169,14 @@ def link_file(
         "linker": linker.identity(),
         "asked": [k, lang],
     }
-    with disk_errors(out), open_workspace(partial_folder(out), stamp) as work:
+    with disk_errors(out), open_workspace(partial_folder(out), stamp, out) as work:
         rows = work.make(_LINES, partial(_write_lines, lines))
         starts = range(0, len(lines), _PART)
         shards = [
             Shard(f"part-{index:07d}.parquet", index, min(_PART, len(lines) - start))
             for index, start in enumerate(starts)
         ]
-        load = partial(_load_linking, linker.recipe(), rows.resolve(), k, lang)
+        load = partial(_load_linking, linker.recipe(), work.share(rows), k, lang)
         job = ShardJob("link", shards, load, _Linking(linker, rows, k, lang))
         parts = make_parts(job, work, engine, progress)
         write_rows((pq.read_table(part) for part in parts), SCHEMA, out)
@@ -192,14 +193,19 @@ class _Linking:
     k: int
     lang: str | None
 
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        """The file, opened once: the list of its row groups may be long."""
+        return pq.ParquetFile(self.lines)
+
     def __call__(self, index: int, path: Path) -> None:
         """Link the lines of one part and write the answers as Parquet."""
-        lines = pq.ParquetFile(self.lines).read_row_group(index)["mention"].to_pylist()
+        lines = self._file.read_row_group(index)["mention"].to_pylist()
         pq.write_table(_link_lines(self.linker, lines, self.k, self.lang), path)
 
 
 def _load_linking(make: Callable[[], Linking], lines: Path, k: int, lang: str | None) -> _Linking:
-    return _Linking(make(), lines, k, lang)
+    return _Linking(make(), local_copy(lines), k, lang)
 
 
 def _write_lines(lines: list[str], path: Path) -> None:
