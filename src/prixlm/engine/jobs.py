@@ -72,7 +72,7 @@ class EngineConfig:
         >>> config = prixlm.EngineConfig(workers=2)
     """
 
-    kind: Literal["local", "ray"] = "local"
+    kind: Literal["local", "ray"] = "local"  # processes of this machine, or a Ray cluster
     workers: int | None = None  # None: this process with all threads; on Ray, all of its CPUs
     address: str | None = None  # of a Ray cluster; None starts one on this machine
     gpus_per_worker: float = 0.0  # a part of a GPU on Ray, whole GPUs of this machine
