@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -22,10 +23,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common import DATA
 from prixlm import KB, PretrainConfig, import_kb, pretrain
 from prixlm.threads import usable_cores
 
+DATA = Path(os.environ.get("PRIXLM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PART = 256
 ENGINES: dict[str, tuple[str, ...]] = {
     "threads": (),

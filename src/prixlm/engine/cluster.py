@@ -86,6 +86,7 @@ class _Actor:
 def _connected(config: EngineConfig) -> Iterator[Any]:
     """Connect to the cluster, or start Ray on this machine, unless the caller has."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the command prints its own errors
     import ray
     import ray.data
     import ray.exceptions
@@ -93,13 +94,14 @@ def _connected(config: EngineConfig) -> Iterator[Any]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     if ray.is_initialized():
         yield ray
         return
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if config.address is None:
         options |= {
+            "address": "local",  # not one that happens to run on this machine
             "num_cpus": config.workers or usable_cores(),
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE,

@@ -58,7 +58,7 @@ class ShardJob:
 
     name: str  # the stage that the progress shows
     shards: Sequence[Shard]
-    load: Callable[[], Work]  # picklable; called once in each worker
+    load: Callable[[], Work] | None  # picklable, called once in each worker; None: in memory only
     loaded: Work | None = None  # what `load` returns, if the caller has it in memory already
 
 
@@ -91,6 +91,12 @@ class EngineConfig:
         if self.gpus_per_worker and self.kind == "local" and self.workers is None:
             raise PrixError("--gpus-per-worker requires --workers.")
 
+    @property
+    def is_here(self) -> bool:
+        """Whether shards run in the calling process."""
+        alone = self.workers is None or (self.workers == 1 and not self.gpus_per_worker)
+        return self.kind == "local" and alone
+
     def describe(self) -> str:
         """Return one line that says what was chosen."""
         if self.kind == "ray":
@@ -106,7 +112,7 @@ class EngineConfig:
 class Task:
     """What each worker of a run is told: how to load, and where parts go. Picklable."""
 
-    load: Callable[[], Work]
+    load: Callable[[], Work] | None  # None: only the driver has the state
     parts: Parts
     versions: dict[str, str]  # of the driver
     tries: int
@@ -133,7 +139,10 @@ class Worker:
     def __init__(self, task: Task, work: Work | None = None) -> None:
         """Check the worker, and load its state unless it is given."""
         task.check_worker()
-        self._task, self._work = task, work or task.load()
+        if work is None:
+            assert task.load is not None
+            work = task.load()
+        self._task, self._work = task, work
 
     def make(self, shard: Shard) -> str | None:
         """Make the part of a shard unless it exists; return why the last try failed, if all did.
@@ -195,6 +204,11 @@ def make_parts(
     `ShardsFailed` names them.
     """
     config = config or EngineConfig()
+    if job.load is None and not config.is_here:
+        raise PrixError(
+            "the model is in memory only: save it and load it from its folder, so that workers can "
+            "do the same."
+        )
     found = workspace.finished()
     missing = [shard for shard in job.shards if shard.part not in found]
     total = sum(shard.size for shard in job.shards)
@@ -240,7 +254,7 @@ def _run(job: ShardJob, task: Task, shards: list[Shard], config: EngineConfig) -
         return run_on_ray(task, shards, config)
     from prixlm.engine.local import run_here, run_in_processes
 
-    if config.workers is None or (config.workers == 1 and not config.gpus_per_worker):
+    if config.is_here:
         return run_here(task, job.loaded, shards, config.workers)
     return run_in_processes(task, shards, config)
 
