@@ -112,7 +112,7 @@ def test_an_encoder_in_memory_cannot_be_sent_to_workers(
 ) -> None:
     (tmp_path / "m.txt").write_text("Paris\n", "utf-8")
     alone = EntityLinker(EntityEncoder(encoder.model), linker.kb)
-    with pytest.raises(PrixError, match="the encoder is in memory only: save it"):
+    with pytest.raises(PrixError, match="the model is in memory only: save it"):
         link_file(alone, tmp_path / "m.txt", tmp_path / "a.tsv", engine=EngineConfig(workers=2))
 
 

@@ -156,9 +156,14 @@ class _Answering:
         """The file, opened once: the list of its row groups may be long."""
         return pq.ParquetFile(self.queries)
 
-    def recipe(self, queries: Path) -> "Callable[[], _Answering]":
-        """Return a function that loads the same in another process, which finds `queries`."""
+    def recipe(self, queries: Path) -> "Callable[[], _Answering] | None":
+        """Return a function that loads the same in another process, which finds `queries`.
+
+        None if the model has no folder.
+        """
         model, kb = self.completer.folder, self.completer.kb
+        if model is None:
+            return None
         return partial(_load_answering, model, kb, queries, self.config, self.candidates)
 
     def __call__(self, index: int, path: Path) -> None:
@@ -183,13 +188,9 @@ class _Answering:
 
 
 def _load_answering(
-    model: Path | None, kb: KB, queries: Path, config: SearchConfig, candidates: Array | None
+    model: Path, kb: KB, queries: Path, config: SearchConfig, candidates: Array | None
 ) -> _Answering:
     """Load the model and the KB in a worker."""
-    if model is None:
-        raise PrixError(
-            "the model is in memory only: save it, so that other processes can load it."
-        )
     return _Answering(Completer(model, kb), local_copy(queries), config, candidates)
 
 

@@ -140,7 +140,9 @@ def _encode_parts(
         Shard(f"vectors-{chunk:06d}", chunk, file.metadata.row_group(chunk).num_rows)
         for chunk in range(file.metadata.num_row_groups)
     ]
-    load = partial(_load_encoding, encoder.folder, kb, names.resolve())
+    load = None
+    if encoder.folder is not None:
+        load = partial(_load_encoding, encoder.folder, kb, names.resolve())
     job = ShardJob("encode", shards, load, _Encoding(kb, encoder, names))
     parts = make_parts(job, work, engine, progress)
     with (work.folder / _VECTORS).open("wb") as vectors, (work.folder / _OWNER).open("wb") as owner:
@@ -169,9 +171,7 @@ class _Encoding:
         path.write_bytes(self.encoder.encode(rows["name"].to_pylist(), langs=langs).tobytes())
 
 
-def _load_encoding(folder: Path | None, kb: KB, names: Path) -> _Encoding:
-    if folder is None:
-        raise PrixError("the encoder is in memory only: save it, so that workers can load it.")
+def _load_encoding(folder: Path, kb: KB, names: Path) -> _Encoding:
     return _Encoding(kb, EntityEncoder.load(folder), names)
 
 

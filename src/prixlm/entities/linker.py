@@ -108,8 +108,10 @@ class EntityLinker:
         """Return what the answers depend on beside the KB."""
         return {"encoder": self.encoder.fingerprint(), "kind": self.kind}
 
-    def recipe(self) -> "Callable[[], Linking]":
-        """Return a function that loads the same in another process."""
+    def recipe(self) -> "Callable[[], Linking] | None":
+        """Return a function that loads the same in another process; None without a folder."""
+        if self.encoder.folder is None:
+            return None
         return partial(_load_linker, self.encoder.folder, self.kb, self.kind)
 
     def warn_of_reading(self, mentions: Sequence[str]) -> None:
@@ -129,16 +131,14 @@ class Linking(Protocol):
     def identity(self) -> dict[str, str]:
         """Return what the answers depend on beside the KB."""
 
-    def recipe(self) -> "Callable[[], Linking]":
-        """Return a picklable function that loads the same in another process."""
+    def recipe(self) -> "Callable[[], Linking] | None":
+        """Return a picklable function that loads the same elsewhere; None if nothing can."""
 
     def warn_of_reading(self, mentions: Sequence[str]) -> None:
         """Warn once of mentions that a trimmed model reads in other pieces than its base."""
 
 
-def _load_linker(encoder: Path | None, kb: KB, kind: str) -> EntityLinker:
-    if encoder is None:
-        raise PrixError("the encoder is in memory only: save it, so that workers can load it.")
+def _load_linker(encoder: Path, kb: KB, kind: str) -> EntityLinker:
     linker = EntityLinker(encoder, kb, kind=kind)
     linker._has_warned = True  # the driver has warned of the whole file
     return linker
@@ -176,7 +176,8 @@ def link_file(
             Shard(f"part-{index:07d}.parquet", index, min(_PART, len(lines) - start))
             for index, start in enumerate(starts)
         ]
-        load = partial(_load_linking, linker.recipe(), work.share(rows), k, lang)
+        recipe, shared = linker.recipe(), work.share(rows)
+        load = None if recipe is None else partial(_load_linking, recipe, shared, k, lang)
         job = ShardJob("link", shards, load, _Linking(linker, rows, k, lang))
         parts = make_parts(job, work, engine, progress)
         write_rows((pq.read_table(part) for part in parts), SCHEMA, out)

@@ -47,6 +47,7 @@ from prixlm.rankers.links import LinkRanker
 from prixlm.rankers.lm import ModelRanker
 from prixlm.rankers.pykeen import load_baseline
 from prixlm.rankers.suite import UNTRAINED
+from prixlm.remote import absolute
 from prixlm.reports.plots import plot_tables
 from prixlm.reports.tables import ResultTable, read_json, tables_from_json, tables_markdown
 from prixlm.types import Progress
@@ -473,10 +474,13 @@ def _rank_in_parts(
                 owner.append(number)
     ranking = _Ranking(kb, config.answers, [ranker for ranker, _ in rankers], facts)
     langs = tuple(part.queries.lang for part in facts)
+    folders = {name: tuple(map(absolute, getattr(config, name))) for name in _FOLDERS}
     resolved = dataclasses.replace(
         config,
         langs=langs,
-        **{name: tuple(map(Path.resolve, getattr(config, name))) for name in _FOLDERS},
+        models=folders["models"],
+        graphs=folders["graphs"],
+        baselines=folders["baselines"],
     )
     load = partial(_load_ranking, kb, resolved, (work.folder / _FUSION).resolve())
     paths = make_parts(ShardJob("rank", shards, load, ranking), work, engine, progress)

@@ -237,25 +237,18 @@ class MentionLinker:
         encoder = "" if self.encoder is None else self.encoder.fingerprint()
         return {"encoder": encoder, "seed": str(self.seed)}
 
-    def recipe(self) -> "Callable[[], MentionLinker]":
-        """Return a picklable function that loads the same in another process."""
+    def recipe(self) -> "Callable[[], MentionLinker] | None":
+        """Return a picklable function that loads the same elsewhere; None if nothing can."""
         folder = None if self.encoder is None else self.encoder.folder
-        return partial(
-            _load_linker, self.kb, folder, self.encoder is not None, self.confidence, self.seed
-        )
+        if folder is None and self.encoder is not None:
+            return None
+        load = MentionLinker.with_confidence
+        return partial(load, self.kb, folder, self.confidence, self.seed)
 
     def warn_of_reading(self, mentions: Sequence[str]) -> None:
         """Warn once of mentions that a trimmed model reads in other pieces than its base."""
         if self.encoder is not None and not self._has_warned:
             self._has_warned = warn_of_reading(self.encoder.model, mentions, "mentions")
-
-
-def _load_linker(
-    kb: KB, encoder: Path | None, has_encoder: bool, confidence: Confidence | None, seed: int
-) -> MentionLinker:
-    if has_encoder and encoder is None:
-        raise PrixError("the encoder is in memory only: save it, so that workers can load it.")
-    return MentionLinker.with_confidence(kb, encoder, confidence, seed)
 
 
 def _read_names(kb: KB, lookup: Lookup) -> tuple[Array, list[str], Array]:
