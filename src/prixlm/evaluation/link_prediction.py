@@ -253,7 +253,7 @@ def _answer_lists(kb: KB, ranker: Ranker, facts: HeldOut, answers: int) -> dict[
     # Flat columns, the answers of one question after those of another.
     values = {
         "answer": pa.array(ranked.entity.astype(np.int32)),
-        "answer_name": pa.array(kb.names(ranked.entity.tolist())),
+        "answer_name": pa.array(kb.names(ranked.entity.tolist()), pa.string()),  # also if none
         "score": pa.array(ranked.score.astype(np.float64)),
     }
     if isinstance(ranker, LinkRanker):
