@@ -38,10 +38,10 @@ ENGINES: dict[str, tuple[str, ...]] = {
 
 
 def make_model(work: Path) -> Path:
-    """Train a compact model on a sample of 20,000 triples; about a minute on two cores."""
+    """Train a compact model on a sample of the triples; about a minute on two cores."""
     folder = work / "model"
     if not folder.exists():
-        sample = import_kb([DATA / "dbp5l"], work / "sample", max_triples=20_000)
+        sample = import_kb([DATA / "dbp5l"], work / "sample", max_triples=5_000)
         config = dataclasses.replace(PretrainConfig.preset("compact"), epochs=1)
         pretrain(sample, folder, config)
     return folder
