@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -63,14 +64,20 @@ def write_queries(kb: KB, number: int, path: Path) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def answer(model: Path, kb: KB, queries: Path, out: Path, options: tuple[str, ...]) -> float:
-    """Run the command in a process of its own; return its seconds."""
+def answer(
+    model: Path, kb: KB, queries: Path, out: Path, options: tuple[str, ...]
+) -> tuple[float, float]:
+    """Run the command in a process of its own; return its seconds, and those of processors.
+
+    Ray's processes are not children of the command, so their processor time is not counted.
+    """
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "prixlm", "complete", str(model), "--kb", str(kb.folder)]
     command += ["--queries", str(queries), "--out", str(out), *options]
-    started = time.perf_counter()
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - started
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -88,26 +95,33 @@ def main() -> None:
     model = arguments.model or make_model(work)
     sizes = [PART, *map(int, arguments.queries.split(","))]
     print(f"{usable_cores()} usable cores")
-    print("| engine | queries | s | start-up s | queries/s beyond start-up | SHA-256 of answers |")
-    print("|---|---|---|---|---|---|")
+    print("| engine | queries | s | start-up s | queries/s | processor ms a query | SHA-256 |")
+    print("|---|---|---|---|---|---|---|")
     results = []
     for number in sizes:
         write_queries(kb, number, work / f"queries-{number}.parquet")
     answer(model, kb, work / f"queries-{PART}.parquet", work / "answers.parquet", ())  # caches
     for name in arguments.engines.split(","):
-        start = 0.0
+        start, start_work = 0.0, 0.0
         for number in sizes:
             out = work / "answers.parquet"
             queries = work / f"queries-{number}.parquet"
-            seconds = answer(model, kb, queries, out, ENGINES[name])
+            seconds, work_seconds = answer(model, kb, queries, out, ENGINES[name])
             digest = hashlib.sha256(out.read_bytes()).hexdigest()[:12]
             if number == PART:
-                start = seconds
+                start, start_work = seconds, work_seconds
                 continue
+            # Beyond start-up.
             rate = (number - PART) / (seconds - start)
-            print(f"| {name} | {number:,} | {seconds:.1f} | {start:.1f} | {rate:.1f} | {digest} |")
+            each = 1000 * (work_seconds - start_work) / (number - PART)
+            shown = "" if name.startswith("ray") else f"{each:.1f}"
+            print(
+                f"| {name} | {number:,} | {seconds:.1f} | {start:.1f} | {rate:.1f} | {shown} | "
+                f"{digest} |",
+                flush=True,
+            )
             values = {"engine": name, "queries": number, "seconds": seconds, "start": start}
-            results.append(values | {"rate": rate, "sha256": digest})
+            results.append(values | {"rate": rate, "milliseconds": each, "sha256": digest})
             (work / "results.json").write_text(json.dumps(results, indent=1))
     by_size = {
         number: {
