@@ -33,6 +33,7 @@ EXTRAS = {
         "tantivy",
         "uvicorn",
     ),
+    "lora": ("peft",),
     "baselines": ("pykeen",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prixlm.cli.options import Json
+from prixlm.cli.options import Json, Mask
 from prixlm.cli.terminal import console, print_json, print_note, print_result, progress_bar
 from prixlm.errors import PrixError
 from prixlm.types import Array, Progress, Query
@@ -54,6 +54,7 @@ def complete(
     new_only: NewOnly = False,
     description: Description = None,
     candidates: Candidates = None,
+    mask: Mask = None,
     queries: Queries = None,
     out: Out = None,
     as_json: Json = False,
@@ -64,7 +65,8 @@ def complete(
 
     Example: [b]prixlm complete model --kb world --queries facts.tsv --out answers.parquet[/b]
     """
-    request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
+    search = _search_config(k, exact, beam, new_only)
+    request = _Request(model, kb, candidates, as_json, search, mask)
     flags = {"--lang": lang, "--subject": subject, "--relation": relation}
     if queries is not None:
         request.answer_file(queries, _check_file_options(flags, out))
@@ -92,6 +94,7 @@ def translate(
         bool, typer.Option("--free", help="Write a new name, whether the KB has it or not.")
     ] = False,
     candidates: Candidates = None,
+    mask: Mask = None,
     queries: Queries = None,
     out: Out = None,
     as_json: Json = False,
@@ -106,7 +109,8 @@ def translate(
         source, name, to = _check_query_options({"--from": source, "--name": name, "--to": to}, out)
         _write_freely(model, kb, Query(source, name, None, to, description), k, beam, as_json)
         return
-    request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
+    search = _search_config(k, exact, beam, new_only)
+    request = _Request(model, kb, candidates, as_json, search, mask)
     flags = {"--from": source, "--name": name, "--to": to}
     if queries is not None:
         request.answer_file(queries, _check_file_options(flags, out))
@@ -170,6 +174,7 @@ class _Request:
     candidates: Path | None
     as_json: bool
     search: "SearchConfig"
+    mask: str | None
 
     def answer(self, query: Query) -> None:
         """Answer one query and print the answers."""
@@ -204,7 +209,7 @@ class _Request:
         """Load the model with its KB, and the candidates if a file restricts them."""
         from prixlm.decoding.completer import Completer, read_candidates
 
-        completer = Completer(self.model, self.kb, progress)
+        completer = Completer(self.model, self.kb, progress, mask=self.mask)
         if not completer.is_of_this_kb:
             print_note(
                 f"the model was not trained on {self.kb} itself; one of a split of it is fine."

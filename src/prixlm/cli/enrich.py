@@ -67,6 +67,10 @@ def enrich(
     model: ModelOption = None,
     graph: GraphOption = None,
     encoder: _Encoder = None,
+    reader: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A decoder such as Gemma 3, asked in words; slow."),
+    ] = None,
     min_confidence: MinConfidence = 0.5,
     relations: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Only these relations, by name or key.")
@@ -132,7 +136,7 @@ def enrich(
         langs=None if langs is None else "all" if langs == "all" else parse_codes(langs),
         enrich=proposals,
     )
-    given = Given(model=model, graph=graph, encoder=encoder)
+    given = Given(model=model, graph=graph, encoder=encoder, reader=reader)
     if dry_run:
         _print_costs(sources or [], config, given, as_json)
     elif to is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prixlm.cli.options import GraphOption, Json, ModelOption, parse_codes, parse_list
+from prixlm.cli.options import GraphOption, Json, Mask, ModelOption, parse_codes, parse_list
 from prixlm.cli.terminal import console, print_json, print_note, progress_bar
 from prixlm.errors import PrixError
 
@@ -37,6 +37,10 @@ def evaluate_lp(
     baseline: Annotated[
         list[Path] | None, typer.Option(metavar="FOLDER", help="A PyKEEN model; may be repeated.")
     ] = None,
+    reader: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="A decoder, asked in words; may be repeated."),
+    ] = None,
     fuse: Annotated[
         bool, typer.Option("--fuse", help="Also a fusion of all of them, fitted on valid facts.")
     ] = False,
@@ -53,6 +57,7 @@ def evaluate_lp(
     by_name: Annotated[
         bool, typer.Option("--by-name", help="Rank names, as the paper's released code does.")
     ] = False,
+    mask: Mask = None,
     relations: Annotated[
         int, typer.Option(metavar="N", help="Also figures of the N most frequent relations.")
     ] = 0,
@@ -76,12 +81,14 @@ def evaluate_lp(
         models=tuple(model or ()),
         graphs=tuple(graph or ()),
         baselines=tuple(baseline or ()),
+        readers=tuple(reader or ()),
         fuse=fuse,
         langs=parse_codes(langs) if langs else None,
         split=split,
         most=most,
         search=search,
         by_name=by_name,
+        mask=mask,
         relations=relations,
     )
     with progress_bar() as progress:

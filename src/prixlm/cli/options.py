@@ -37,6 +37,13 @@ ProposalsArgument = Annotated[
 ModelOption = Annotated[
     Path | None, typer.Option("--model", metavar="FOLDER", help="A Prix-LM trained on this KB.")
 ]
+Mask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="prefix|causal|released",
+        help="Read the model with another mask; released: as the authors' code.",
+    ),
+]
 GraphOption = Annotated[
     Path | None,
     typer.Option("--graph", metavar="FOLDER", help="A graph embedding of this KB."),

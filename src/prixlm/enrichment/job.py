@@ -126,6 +126,7 @@ class Given:
     model: Path | None = None
     graph: Path | None = None
     encoder: Path | None = None
+    reader: Path | None = None  # no step makes one
 
     def names(self) -> list[str]:
         """The steps that need not be made."""
@@ -383,6 +384,7 @@ class Job:
                     model=model,
                     graph=graph,
                     encoder=encoder,
+                    reader=self.given.reader,
                     whole=Whole(kb=whole, graph=graph_of_all),
                     overwrite=overwrite or folder.exists(),
                     progress=self.progress,

@@ -123,6 +123,7 @@ def enrich(
     model: Path | str | None = None,
     graph: Path | str | None = None,
     encoder: Path | str | None = None,
+    reader: Path | str | None = None,
     whole: Whole | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -132,6 +133,7 @@ def enrich(
     kb: a split, whose valid facts the confidence is fitted on.
     model, graph: folders of a Prix-LM and a graph embedding trained on this KB, as evidence.
     encoder: folder of an entity encoder; links into `config.pivot` are proposed with it.
+    reader: folder of a decoder that is asked in words, as evidence.
     whole: the KB that `kb` is a split of, and models trained on it; the questions are asked there.
     overwrite: replace a proposals folder without marks.
 
@@ -150,8 +152,8 @@ def enrich(
     gaps = GapFinder(asked_kb, _gap_config(asked_kb, config))
     entity_encoder = None if encoder is None else _load_encoder(kb, encoder)
     # Only the confidence is fitted with rankers that know the train facts alone.
-    fitted = load_suite(kb, model, graph, progress)
-    suite = _asked_suite(kb, fitted, config, model, graph, whole, progress)
+    fitted = load_suite(kb, model, graph, progress, reader=reader)
+    suite = _asked_suite(kb, fitted, config, model, graph, reader, whole, progress)
     started = time.monotonic()
     # Parts of other settings, of another KB or of other models are not resumed.
     stamp = {
@@ -186,6 +188,7 @@ def _asked_suite(
     config: EnrichConfig,
     model: Path | str | None,
     graph: Path | str | None,
+    reader: Path | str | None,
     whole: Whole | None,
     progress: Progress | None,
 ) -> Suite:
@@ -199,6 +202,7 @@ def _asked_suite(
         whole.graph or graph,
         progress,
         known,
+        reader=reader,
         split=kb,
     )
 

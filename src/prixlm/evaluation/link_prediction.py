@@ -35,6 +35,7 @@ from prixlm.rankers.heldout import SUBSETS, HeldOut, read_facts
 from prixlm.rankers.links import LinkRanker
 from prixlm.rankers.lm import ModelRanker
 from prixlm.rankers.pykeen import load_baseline
+from prixlm.rankers.reader import ReadingRanker
 from prixlm.rankers.suite import UNTRAINED
 from prixlm.reports.plots import plot_tables
 from prixlm.reports.tables import ResultTable, read_json, tables_from_json, tables_markdown
@@ -308,12 +309,14 @@ class EvaluateConfig:
     models: tuple[Path, ...] = ()  # folders of Prix-LMs
     graphs: tuple[Path, ...] = ()  # folders of graph embeddings
     baselines: tuple[Path, ...] = ()  # folders of PyKEEN models
+    readers: tuple[Path, ...] = ()  # folders of decoders that are asked in words
     fuse: bool = False  # also evaluate a fusion of all of them
     langs: tuple[str, ...] | None = None  # None: all languages with facts in the split
     split: str = "test"  # test or valid
     most: int | None = None  # facts sampled per language; None: all
     search: str = "beam"  # of a Prix-LM: beam or exact
     by_name: bool = False  # a Prix-LM ranks names instead of entities
+    mask: str | None = None  # read a Prix-LM with another mask than its own, such as released
     relations: int = 0  # most frequent relations that get figures of their own
     answers: int = 10  # answers per fact that are written to the output folder
 
@@ -428,7 +431,7 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
     """Return all rankers of a config, each with how its ranks are found."""
     models = [
         ModelRanker(
-            Completer(folder, kb, progress),
+            Completer(folder, kb, progress, mask=config.mask),
             search=config.search,  # type: ignore[arg-type]  # the config refuses any other word
             by_name=config.by_name,
             name=f"Prix-LM {folder.name}",
@@ -441,6 +444,10 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
         for folder in config.graphs
     ]
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
+    others += [
+        ReadingRanker(kb, folder, name=f"reader {folder.name}", progress=progress)
+        for folder in config.readers
+    ]
     untrained: dict[str, Ranker] = {key: make(kb, ("train",)) for key, make in UNTRAINED.items()}
     usual = untrained.pop("usual")  # the reference: it says nothing about a subject
     together = [*untrained.values(), *models, *graphs, *others]
@@ -449,6 +456,7 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
     how = {ranker.name: describe_ranks(ranker.max_rank) for ranker in rankers}
     for model in models:
         remarks = ["by name"] if config.by_name else []
+        remarks += [] if config.mask is None else [f"mask {config.mask}"]
         remarks += [] if model.completer.is_of_this_kb else ["trained on another KB"]
         search = f"beam K = {model.beam}" if config.search == "beam" else "exact"
         how[model.name] = describe_ranks(model.max_rank, search, *remarks)
