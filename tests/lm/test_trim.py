@@ -186,5 +186,5 @@ def test_a_model_trained_from_a_trimmed_one_still_knows_its_first_base(tmp_path:
 
 
 def test_other_tokenizers_are_refused() -> None:
-    with pytest.raises(PrixError, match="a BPE tokenizer cannot be trimmed"):
-        trim_tokenizer(Tokenizer(models.BPE({"a": 0}, [])), np.array([0]))
+    with pytest.raises(PrixError, match="a WordLevel tokenizer cannot be trimmed"):
+        trim_tokenizer(Tokenizer(models.WordLevel({"a": 0}, "a")), np.array([0]))

@@ -74,6 +74,11 @@ class Backbone(ABC):
         """Tell whether a base was pretrained to see what is before a token only."""
         return cls.is_decoder or bool(getattr(config, "is_decoder", False))
 
+    @classmethod
+    def after_resizing(cls, model: Any) -> None:
+        """Complete transformers' resizing of the vocabulary, if it leaves something out."""
+        del model  # most families need nothing
+
     @property
     def first_position(self) -> int:
         """The position id of the first token."""
@@ -199,6 +204,13 @@ class XlmrBackbone(BertBackbone):
 
     model_class = XLMRobertaForMaskedLM
     head = ("lm_head.",)
+
+    @classmethod
+    def after_resizing(cls, model: Any) -> None:
+        """Resize the second bias of an untied projection: nothing reads it, but it is saved."""
+        head = model.lm_head
+        if head.bias is not head.decoder.bias:
+            head.bias = nn.Parameter(head.decoder.bias.detach().clone())
 
     @property
     def first_position(self) -> int:

@@ -234,7 +234,7 @@ def trim_base(model: Any, tokenizer: Any, kept: Array) -> PreTrainedTokenizerFas
     projection = weight if is_tied else decoder.weight.data[rows].clone()
     bias = None if decoder.bias is None else decoder.bias.data[rows].clone()
     # The library's resize drops the last rows, whichever they are: fill in the kept ones after it.
-    model.resize_token_embeddings(len(kept), mean_resizing=False)
+    resize_vocabulary(model, len(kept))
     model.get_input_embeddings().weight.data.copy_(weight)
     decoder = model.get_output_embeddings()
     decoder.weight.data.copy_(projection)
@@ -249,6 +249,12 @@ def trim_base(model: Any, tokenizer: Any, kept: Array) -> PreTrainedTokenizerFas
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=small, **tokenizer.special_tokens_map
     )
+
+
+def resize_vocabulary(model: Any, size: int) -> None:
+    """Resize the embeddings and the projection of a model; new rows are not drawn yet."""
+    model.resize_token_embeddings(size, mean_resizing=False)
+    BACKBONES[model.config.model_type].after_resizing(model)
 
 
 def _renumber_tokens(config: Any, kept: Array) -> None:

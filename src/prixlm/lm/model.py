@@ -36,7 +36,13 @@ from prixlm.arrays import rank_in_group
 from prixlm.errors import PrixError
 from prixlm.files import write_atomically
 from prixlm.lm.backbones import Backbone, open_backbone
-from prixlm.lm.bases import has_tokens, load_base, no_progress_bars, trim_base
+from prixlm.lm.bases import (
+    has_tokens,
+    load_base,
+    no_progress_bars,
+    resize_vocabulary,
+    trim_base,
+)
 from prixlm.lm.card import model_card
 from prixlm.lm.encoding import ROLES, Batch, FactEncoder, add_tokens, base_tokens, language_token
 from prixlm.lm.kernels import Layout, Masks, linear_cross_entropy, packed_states, replace_dropout
@@ -201,7 +207,7 @@ class PrixLM(nn.Module):
         # Some bases have more embeddings than pieces: new tokens then take the spare rows.
         old_size = backbone.get_input_embeddings().num_embeddings
         if len(tokenizer) > old_size:
-            backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+            resize_vocabulary(backbone, len(tokenizer))
             ends = (backbone.get_input_embeddings(), backbone.get_output_embeddings())
             for weight in dict.fromkeys(end.weight for end in ends):  # one, if they are tied
                 _draw_like(weight.data[:old_size], weight.data[old_size:], seed)
