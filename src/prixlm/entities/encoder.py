@@ -235,6 +235,7 @@ def _sentence_transformers(settings: EncoderSettings, width: int) -> dict[str, A
         "word_embedding_dimension": width,
         "pooling_mode_cls_token": settings.pooling == "first",
         "pooling_mode_mean_tokens": settings.pooling == "mean",
+        "pooling_mode_lasttoken": settings.pooling == "last",
         "include_prompt": True,
     }
     return {
