@@ -138,14 +138,18 @@ def tokenizers() -> dict[str, Tokenizer]:
 @pytest.fixture(scope="session")
 def merging_tokenizers() -> dict[str, Tokenizer]:
     """Small tokenizers that merge pairs: of characters as Gemma's, of bytes as Llama's."""
+    texts = [*_TEXTS, *(f"of {name} is {name}" for name in _TEXTS)]  # words after a space, too
     trained = Tokenizer(models.BPE(unk_token="<unk>"))
     trained.normalizer = normalizers.Replace(" ", "▁")
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     trained.train_from_iterator(
-        _TEXTS,
+        texts,
         trainers.BpeTrainer(
-            vocab_size=480, special_tokens=[*special, *bytes_], show_progress=False
+            vocab_size=560,
+            special_tokens=[*special, *bytes_],
+            initial_alphabet=["▁"],
+            show_progress=False,
         ),
     )
     state = json.loads(trained.to_str())
@@ -160,9 +164,9 @@ def merging_tokenizers() -> dict[str, Tokenizer]:
     llama.decoder = decoders.ByteLevel()
     special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
     llama.train_from_iterator(
-        _TEXTS,
+        texts,
         trainers.BpeTrainer(
-            vocab_size=400,
+            vocab_size=480,
             special_tokens=special,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from prixlm.lm.backbones import BACKBONES
 from prixlm.lm.bases import load_base
 from prixlm.lm.compact import make_compact
 from prixlm.lm.model import PrixLM
+from prixlm.lm.trim import pieces_to_keep
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, drop_checkpoints
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.pretrain import PretrainConfig, PretrainTask, pretrain
@@ -26,12 +28,23 @@ from tests.lm.helpers import all_facts, batch_encoder
 from tests.training.helpers import TINY, losses, run_processes, same_weights, two_processes
 
 
-@pytest.mark.parametrize("trim", [False, True])
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize(
+    ("kind", "trim"), [*((kind, True) for kind in FAMILIES), ("xlmr", False), ("llama", False)]
+)
 def test_hub_bases_load_train_and_save(
-    kind: str, trim: bool, families: dict[str, Path], shared_toy: KB, tmp_path: Path
+    kind: str,
+    trim: bool,
+    families: dict[str, Path],
+    shared_toy: KB,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = dataclasses.replace(TINY, base=str(families[kind]), epochs=12, trim=trim)
+    few = partial(pieces_to_keep, num_words=20)  # 50,000 words take seconds
+    monkeypatch.setattr("prixlm.training.pretrain.pieces_to_keep", few)
+    training = dataclasses.replace(TINY.training, save_every=1000, validate_every=1000)
+    config = dataclasses.replace(
+        TINY, base=str(families[kind]), epochs=12, trim=trim, training=training
+    )
     model = pretrain(shared_toy, tmp_path / "run", config)
     by_step = losses(tmp_path / "run")
     assert by_step[max(by_step)] < 0.8 * by_step[1]
