@@ -23,7 +23,7 @@ def test_vectors_equal_the_padded_pass_one_by_one(
     vectors = encoder.encode(NAMES)
     for name, vector in zip(NAMES, vectors, strict=True):
         tokens = encoder.tokenise([name]).ids[: encoder.settings.max_tokens - 2].tolist()
-        ids = torch.tensor([[encoder.start, *tokens, encoder.end]])
+        ids = torch.tensor([[*encoder.start, *tokens, encoder.end]])
         length = torch.tensor([ids.shape[1]])
         with torch.no_grad():
             states = encoder.model.hidden(ids, length, length)[0]
@@ -112,8 +112,8 @@ def test_a_name_that_spells_a_special_token_is_text(encoder: EntityEncoder) -> N
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path, encoder: EntityEncoder) -> None:
-    with pytest.raises(PrixError, match="pooling last"):
-        EncoderSettings(pooling="last")
+    with pytest.raises(PrixError, match="pooling middle: expected first, mean, last"):
+        EncoderSettings(pooling="middle")
     with pytest.raises(PrixError, match="max_tokens 2: expected 3 or more"):
         EncoderSettings(max_tokens=2)
     encoder.save(tmp_path / "e")

@@ -100,6 +100,8 @@ class EntityEncoder:
             single=f"{base.start or ''} $A {base.end}".strip(),
             special_tokens=[(name, self.model.encoder.id(name)) for name in base.names],
         )
+        # Others pad batches, so that a tokenizer has to say with what.
+        self.model.tokenizer.pad_token = base.padding
         try:
             self.model.save(folder)
         finally:

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer
+from prixlm.decoding.reader import Reader
 from prixlm.errors import PrixError
 from prixlm.files import check_pages, replacing, write_atomically
 from prixlm.kb.store import KB
@@ -33,9 +34,8 @@ from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.fusion import Fusion
 from prixlm.rankers.heldout import SUBSETS, HeldOut, read_facts
 from prixlm.rankers.links import LinkRanker
-from prixlm.rankers.lm import ModelRanker
+from prixlm.rankers.lm import ModelRanker, ReadingRanker
 from prixlm.rankers.pykeen import load_baseline
-from prixlm.rankers.reader import ReadingRanker
 from prixlm.rankers.suite import UNTRAINED
 from prixlm.reports.plots import plot_tables
 from prixlm.reports.tables import ResultTable, read_json, tables_from_json, tables_markdown
@@ -445,7 +445,7 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
     ]
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
     others += [
-        ReadingRanker(kb, folder, name=f"reader {folder.name}", progress=progress)
+        ReadingRanker(kb, Reader(kb, folder), name=f"reader {folder.name}", progress=progress)
         for folder in config.readers
     ]
     untrained: dict[str, Ranker] = {key: make(kb, ("train",)) for key, make in UNTRAINED.items()}

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -47,7 +47,6 @@ from prixlm.lm.card import model_card
 from prixlm.lm.encoding import ROLES, Batch, FactEncoder, add_tokens, base_tokens, language_token
 from prixlm.lm.kernels import Layout, Masks, linear_cross_entropy, packed_states, replace_dropout
 from prixlm.lm.lineage import Lineage
-from prixlm.lm.lora import Adapter
 from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.types import Array
 
@@ -124,6 +123,29 @@ def make_settings(
     )
 
 
+class Adapter(Protocol):
+    """What is trained of a model whose other weights are frozen: see `training/lora.py`."""
+
+    def sync(self) -> None:
+        """Write trained rows of the embeddings into the frozen weights."""
+
+    @property
+    def trained_projection(self) -> tuple[Tensor, Tensor]:
+        """The rows of the projection that are trained, (R,), and their parameter, (R, H)."""
+
+    def merged_state(self) -> dict[str, Tensor]:
+        """Return the weights of the backbone as a plain checkpoint has them."""
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Return all weights that are trained, by their name in the model."""
+
+    def load_trained(self, state: dict[str, Tensor]) -> None:
+        """Load what `trained_state` returned, in place."""
+
+    def merge(self) -> None:
+        """Make the model plain again, with the merged weights."""
+
+
 class PrixLM(nn.Module):
     """A backbone with the prefix mask, and the encoder of its facts.
 
@@ -157,7 +179,7 @@ class PrixLM(nn.Module):
         self.settings = settings
         self.kind: Backbone = open_backbone(backbone)
         self.recompute = False  # whether training computes layers twice, to save memory
-        self.adapter: Adapter | None = None  # what is trained, if not everything (`lm/lora.py`)
+        self.adapter: Adapter | None = None  # what is trained, if not everything
         self.encoder = FactEncoder(
             tokenizer.backend_tokenizer,
             base_tokens(tokenizer, is_decoder=self.kind.is_decoder),

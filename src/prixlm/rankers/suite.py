@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prixlm.decoding.completer import Completer
+from prixlm.decoding.reader import Reader
 from prixlm.kb.store import KB
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.links import DirectLookup, LinkRanker, MergedLookup, RelatedPairs, UsualObjects
-from prixlm.rankers.lm import ModelRanker
+from prixlm.rankers.lm import ModelRanker, ReadingRanker
 from prixlm.rankers.names import NewObjects, SharedNames, SimilarNames
-from prixlm.rankers.reader import ReadingRanker
 from prixlm.rankers.rules import PathRules, SimilarRules
 from prixlm.types import Progress
 
@@ -136,7 +136,7 @@ def load_suite(
         identity.append(hashlib.sha256(content).hexdigest())
     if reader is not None:
         # Train facts alone are its examples, so that its scores mean the same wherever it is asked.
-        reading = ReadingRanker(kb, reader, name=READER_NAME, progress=progress)
+        reading = ReadingRanker(kb, Reader(kb, reader), name=READER_NAME, progress=progress)
         identity.append(reading.identity)
     rankers = model_ranker, graph_ranker, reading
     return make_suite(kb, *rankers, splits=splits, identity=" ".join(identity))

@@ -31,7 +31,6 @@ from prixlm.lm.compact import CompactConfig, make_compact
 from prixlm.lm.descriptions import MAX_TOKENS
 from prixlm.lm.encoding import BatchEncoder, Facts
 from prixlm.lm.lineage import Lineage
-from prixlm.lm.lora import adapt
 from prixlm.lm.model import SETTINGS, PrixLM, read_settings
 from prixlm.lm.token_cache import build_tokens, tokenizer_hash
 from prixlm.lm.trim import pieces_to_keep
@@ -39,6 +38,7 @@ from prixlm.reports.plots import plot_metrics
 from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
 from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
+from prixlm.training.lora import adapt
 from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
 from prixlm.types import Array, Progress
 

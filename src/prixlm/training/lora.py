@@ -13,15 +13,13 @@ Dimension letters: R rows of new tokens, H width, V vocabulary.
 """
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from prixlm.errors import PrixError
-
-if TYPE_CHECKING:
-    from prixlm.lm.model import PrixLM
+from prixlm.lm.model import PrixLM
 
 _NAME = "default"  # of the one adapter that peft holds
 _LAYER, _MATRICES = ".base_layer.", ".lora_"  # how peft names a frozen weight and its matrices
@@ -51,10 +49,10 @@ class TrainedRows(nn.Module):
         return zeros[self.get_buffer("slot")[ids]]
 
 
-class Adapter(nn.Module):
-    """What is trained of an adapted model."""
+class LoraAdapter(nn.Module):
+    """What is trained of an adapted model: an `Adapter` of `lm/model.py`."""
 
-    def __init__(self, model: "PrixLM", rank: int, seed: int) -> None:
+    def __init__(self, model: PrixLM, rank: int, seed: int) -> None:
         """Freeze a model and add matrices of a rank to its linear layers, drawn with the seed."""
         super().__init__()
         from peft import LoraConfig, inject_adapter_in_model
@@ -151,13 +149,14 @@ class Adapter(nn.Module):
         model.adapter = None
 
 
-def adapt(model: "PrixLM", *, rank: int = 16, seed: int = 0) -> Adapter:
+def adapt(model: PrixLM, *, rank: int = 16, seed: int = 0) -> LoraAdapter:
     """Freeze a model and return what is trained of it; `model.adapter` is set, too."""
     if importlib.util.find_spec("peft") is None:
         raise PrixError("LoRA needs peft, which is not installed: run `pip install prixlm[lora]`.")
     assert model.adapter is None
-    model.adapter = Adapter(model, rank, seed)
-    return model.adapter
+    adapter = LoraAdapter(model, rank, seed)
+    model.adapter = adapter
+    return adapter
 
 
 def _adapted(backbone: Any) -> list[tuple[str, Any]]:

@@ -8,10 +8,17 @@ import torch
 from torch import nn
 
 from prixlm import KB, PrixError
-from prixlm.lm import lora
-from prixlm.lm.lora import TrainedRows, adapt
 from prixlm.lm.model import PrixLM
+from prixlm.training import lora
+from prixlm.training.lora import TrainedRows, adapt
+from tests.conftest import FAMILIES
 from tests.lm.helpers import batch_encoder, some_facts
+
+
+@pytest.fixture(params=FAMILIES)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The family of the base model."""
+    return str(request.param)
 
 
 @pytest.fixture
