@@ -1,6 +1,7 @@
 """The reader: its scores against transformers' own pass, and the text that it is asked with."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,50 @@ def test_scores_are_those_of_the_base_one_name_at_a_time(
     prompts = reader.write(questions)
     for row, name, ours in zip(owner, shared_toy.names(entity.tolist()), scores, strict=True):
         assert ours == pytest.approx(plain_score(reader, prompts[row], name), abs=1e-3)
+
+
+def test_scores_are_kept_and_only_new_ones_are_read(
+    families: dict[str, Path], shared_toy: KB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = families["llama"]
+    finland, france, helsinki, paris = find(
+        shared_toy, "en", "Finland", "France", "Helsinki", "Paris"
+    )
+    question = [Question(france, "capital", ((finland, helsinki),))]
+    owner = np.zeros(2, np.int64)
+    first = Reader(shared_toy, base).scores("en", question, owner, np.array([paris, finland]))
+    read: list[int] = []
+    score_nodes = module.score_nodes
+
+    def counted(*args: Any) -> np.ndarray:
+        read.append(len(args[3]))
+        return score_nodes(*args)
+
+    monkeypatch.setattr(module, "score_nodes", counted)
+    again = Reader(shared_toy, base)  # as a command that was stopped
+    assert np.array_equal(again.scores("en", question, owner, np.array([paris, finland])), first)
+    assert read == []
+    more = again.scores("en", question, np.zeros(3, np.int64), np.array([helsinki, paris, finland]))
+    assert read == [1] and np.array_equal(more[1:], first)
+    assert again.scores("en", question, owner[:1], np.array([helsinki])) == more[:1]
+    assert read == [1]
+    other = [Question(france, "capital", ((finland, paris),))]
+    assert again.scores("en", other, owner[:1], np.array([paris])) != first[:1]
+
+
+def test_a_kb_that_cannot_be_written_keeps_scores_in_memory(
+    families: dict[str, Path], shared_toy: KB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    reader = Reader(shared_toy, families["llama"])
+    [france] = find(shared_toy, "en", "France")
+    question, zero = [Question(france, "x")], np.zeros(1, np.int64)
+    entity = np.array([france])
+    scores = [reader.scores("en", question, zero, entity) for _ in range(2)]
+    assert np.isfinite(scores[0]).all() and scores[0] == scores[1]
 
 
 def test_a_question_is_the_last_line_of_a_list(

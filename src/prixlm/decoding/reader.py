@@ -16,9 +16,14 @@ the model once.
 The vocabulary is trimmed to the pieces of the KB's names. So probabilities are those among names,
 and the projection onto the vocabulary, which takes most of the time, is several times faster.
 
+Every score is kept in `KB/readings/`, because a base takes about a second for a question. A command
+that was stopped resumes, and another one that asks the same pays nothing.
+
 Dimension letters: Q questions, N pairs of a question and an object.
 """
 
+import hashlib
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +50,8 @@ _ROOM = 1024
 """Most tokens of a question with its examples; examples that do not fit are left out."""
 _BATCH = 8
 """Questions that are read together."""
+_VERSION = 1
+"""Of how a question is written and scored: kept scores belong to it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class Reader:
         self.space = "" if _adds_space(tokenizer) else " "
         self._comma, self._colon = encode_names(tokenizer, [",", ":"])
         self.trie = lru_cache(maxsize=4)(self._make_trie)
+        self._kept = _KeptScores(kb, self.fingerprint)
 
     def scores(
         self,
@@ -81,24 +89,29 @@ class Reader:
 
         lang: of the objects.
         """
-        trie = self.trie(lang)
-        nodes = trie.nodes_of(entity)
-        # (S,) the pairs that can be scored, sorted by question.
-        rows = np.flatnonzero(nodes >= 0)
+        nodes = self.trie(lang).nodes_of(entity)
+        prompts = self.write(questions)
+        scores = np.full(len(owner), np.nan)
+        scores[nodes < 0] = -np.inf
+        for row, kept in self._kept.read(prompts).items():
+            mine = np.flatnonzero((owner == row) & np.isnan(scores))
+            scores[mine] = kept.find(entity[mine])
+        # (S,) the pairs that are left, sorted by question.
+        rows = np.flatnonzero(np.isnan(scores))
         rows = rows[np.argsort(owner[rows], kind="stable")]
         bounds = np.searchsorted(owner[rows], np.arange(len(questions) + 1))
         asked = np.flatnonzero(np.diff(bounds))
-        written = self.write([questions[row] for row in asked.tolist()])
-        prompts = dict(zip(asked.tolist(), written, strict=True))
         # Similar lengths together waste little padding.
         asked = asked[np.argsort([len(prompts[row]) for row in asked.tolist()], kind="stable")]
-        scores = np.full(len(owner), -np.inf)
         for start in range(0, len(asked), _BATCH):
             chunk = asked[start : start + _BATCH]
             selected, query = ragged_ranges(bounds[chunk], bounds[chunk + 1])
+            pairs = rows[selected]
             texts = [prompts[row] for row in chunk.tolist()]
-            wanted = nodes[rows[selected]]
-            scores[rows[selected]] = score_nodes(self.model, trie, texts, wanted, query)
+            scores[pairs] = score_nodes(self.model, self.trie(lang), texts, nodes[pairs], query)
+            for index, text in enumerate(texts):
+                mine = pairs[query == index]
+                self._kept.add(text, _Scores(entity[mine], scores[mine]))
             if progress is not None:
                 progress(f"read {lang}", start + len(chunk), len(asked))
         return scores
@@ -136,6 +149,78 @@ class Reader:
         # `Trie.build` takes rows by entity: those of languages before this one are empty.
         names_by_entity = make_ragged([*([] for _ in range(entities.start)), *rows])
         return Trie.build(names_by_entity, np.arange(entities.start, entities.stop)[is_short])
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Scores of some objects for one question."""
+
+    entity: Array  # (N,)
+    score: Array  # (N,)
+
+    def find(self, wanted: Array) -> Array:
+        """Return the scores of these entities; NaN for those without one."""
+        order = np.argsort(self.entity, kind="stable")
+        row = order[np.minimum(np.searchsorted(self.entity, wanted, sorter=order), len(order) - 1)]
+        return np.where(self.entity[row] == wanted, self.score[row], np.nan)
+
+
+class _KeptScores:
+    """The scores of one base and KB on disk: a row for each question, by a hash of its tokens."""
+
+    def __init__(self, kb: KB, base: str) -> None:
+        """Open or make the file; a KB on a read-only disk keeps its scores in memory."""
+        name = hashlib.sha256(f"{_VERSION} {kb.fingerprint()} {base}".encode()).hexdigest()
+        try:
+            (kb.folder / "readings").mkdir(exist_ok=True)
+            self._database = self._open(str(kb.folder / "readings" / f"{name[:16]}.sqlite"))
+        except (OSError, sqlite3.OperationalError):
+            self._database = self._open(":memory:")
+
+    @staticmethod
+    def _open(path: str) -> sqlite3.Connection:
+        # Two commands may read at once: each waits for the other's write.
+        database = sqlite3.connect(path, timeout=60, check_same_thread=False)
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS readings "
+            "(question BLOB PRIMARY KEY, entity BLOB, score BLOB) WITHOUT ROWID"
+        )
+        database.commit()
+        return database
+
+    def read(self, prompts: Sequence[list[int]]) -> dict[int, _Scores]:
+        """Return the scores of questions, by their number; those that have any."""
+        found = {}
+        for row, prompt in enumerate(prompts):
+            kept = self._read(_question_key(prompt))
+            if kept is not None:
+                found[row] = kept
+        return found
+
+    def add(self, prompt: list[int], scores: _Scores) -> None:
+        """Keep scores of a question, beside those that it has."""
+        key = _question_key(prompt)
+        kept = self._read(key)
+        if kept is not None:
+            is_new = ~np.isin(kept.entity, scores.entity)
+            scores = _Scores(
+                np.concatenate([kept.entity[is_new], scores.entity]),
+                np.concatenate([kept.score[is_new], scores.score]),
+            )
+        columns = scores.entity.astype("<i4").tobytes(), scores.score.astype("<f8").tobytes()
+        with self._database:  # one transaction: a kill leaves the row as it was
+            self._database.execute("REPLACE INTO readings VALUES (?, ?, ?)", (key, *columns))
+
+    def _read(self, key: bytes) -> _Scores | None:
+        select = "SELECT entity, score FROM readings WHERE question = ?"
+        row = self._database.execute(select, (key,)).fetchone()
+        if row is None:
+            return None
+        return _Scores(np.frombuffer(row[0], "<i4").astype(np.int64), np.frombuffer(row[1], "<f8"))
+
+
+def _question_key(prompt: list[int]) -> bytes:
+    return hashlib.sha256(np.array(prompt, "<i4").tobytes()).digest()[:16]
 
 
 def _load(kb: KB, base: Path | str) -> PrixLM:

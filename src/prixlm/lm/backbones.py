@@ -66,7 +66,7 @@ class Backbone(ABC):
                 return f"rotary positions of the kind {kind}, which change with the input's length"
         for name in ("attn_logit_softcapping", "final_logit_softcapping"):
             if getattr(config, name, None) is not None:
-                return f"{name}"
+                return f"{name}, a bound on logits"
         return None
 
     @classmethod
