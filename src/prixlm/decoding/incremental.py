@@ -131,8 +131,8 @@ class Stepper:
         ids = np.full((len(sequences), int(length.max())), self.model.encoder.padding, np.int64)
         for row, sequence in enumerate(sequences):
             ids[row, : len(sequence)] = sequence
-        row, last = np.arange(len(sequences)), length - 1
-        return self.model.target_states(Batch(ids, length, length, row, last, last))
+        rows, last = np.arange(len(sequences)), length - 1
+        return self.model.target_states(Batch(ids, length, length, rows, last, last))
 
     @torch.no_grad()
     def score_first(self, query: Array, token: Array) -> Array:

@@ -148,7 +148,7 @@ class Backbone(ABC):
 class BertBackbone(Backbone):
     """MBERT, LaBSE and the small multilingual E5."""
 
-    model_class = BertForMaskedLM
+    model_class: ClassVar[Any] = BertForMaskedLM
     head = ("cls.",)
     lora_targets = ("query", "key", "value", "dense")
 
@@ -284,7 +284,7 @@ class RotaryBackbone(Backbone):
 class LlamaBackbone(RotaryBackbone):
     """Llama, and what has its layers: Qwen 3, Gemma 3 and EuroBERT add to them."""
 
-    model_class = LlamaForCausalLM
+    model_class: ClassVar[Any] = LlamaForCausalLM
     head = ("lm_head.",)
     is_decoder = True
     lora_targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -400,9 +400,10 @@ class ModernBertBackbone(RotaryBackbone):
             rows = ["qkv".index(part) for part in parts]
             first, last = rows[0] * width, (rows[-1] + 1) * width  # "q" and "kv" are contiguous
             bias = None if joined.bias is None else joined.bias[first:last]
-            projected = list(linear(read, joined.weight[first:last], bias).split(width, dim=-1))
+            part_of_it = linear(read, joined.weight[first:last], bias)
+            projected = list(torch.split(part_of_it, width, dim=-1))
         else:
-            every = joined(read).split(width, dim=-1)
+            every = torch.split(joined(read), width, dim=-1)
             projected = [every["qkv".index(part)] for part in parts]
         for index, part in enumerate(parts):
             if part != "v":
@@ -455,7 +456,8 @@ def _project_at_once(states: Tensor, modules: list[Any]) -> list[Tensor]:
     weight = torch.cat([module.weight for module in modules])
     has_bias = modules[0].bias is not None
     bias = torch.cat([module.bias for module in modules]) if has_bias else None
-    return list(linear(states, weight, bias).split([len(m.weight) for m in modules], dim=-1))
+    sizes = [len(module.weight) for module in modules]
+    return list(torch.split(linear(states, weight, bias), sizes, dim=-1))
 
 
 def _rope_kinds(config: Any) -> set[str]:

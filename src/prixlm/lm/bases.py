@@ -93,9 +93,10 @@ def _read_config(base: str | Path) -> Any:
     kind = values.get("model_type")
     if kind not in BACKBONES:
         code = " with code of its own, which prixlm never runs" if has_code else ""
+        *others, last = BACKBONES
         raise PrixError(
             f"{base} is a {kind} model{code}. Expected an architecture that Prix-LM is built on: "
-            f"{', '.join(list(BACKBONES)[:-1])} or {list(BACKBONES)[-1]}.{_HINTS.get(kind, '')}"
+            f"{', '.join(others)} or {last}.{_HINTS.get(str(kind), '')}"
         )
     backbone = BACKBONES[kind]
     config = backbone.model_class.config_class.from_dict(values)
