@@ -66,6 +66,15 @@ def test_a_decoder_reads_the_prefix_as_asked(families: dict[str, Path], shared_t
         assert (first == second) == (not is_decoder)
 
 
+def test_a_prix_lm_as_base_keeps_its_mask(families: dict[str, Path], tmp_path: Path) -> None:
+    PrixLM.from_base(families["gemma"], ["en"], prefix="both").save(tmp_path / "both")
+    assert PrixLM.from_base(tmp_path / "both", ["en"]).settings.mask == "prefix"
+    PrixLM.from_base(families["gemma"], ["en"]).save(tmp_path / "own")
+    assert PrixLM.from_base(tmp_path / "own", ["en"]).settings.mask == "causal"
+    again = PrixLM.from_base(tmp_path / "own", ["en"], prefix="both")
+    assert again.settings.mask == "prefix"
+
+
 def test_a_gemma_that_was_pretrained_in_both_directions_reads_so(
     merging_tokenizers: dict[str, Tokenizer], tmp_path: Path
 ) -> None:

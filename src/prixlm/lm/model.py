@@ -233,7 +233,11 @@ class PrixLM(nn.Module):
             ends = (backbone.get_input_embeddings(), backbone.get_output_embeddings())
             for weight in dict.fromkeys(end.weight for end in ends):  # one, if they are tied
                 _draw_like(weight.data[:old_size], weight.data[old_size:], seed)
-        mask = "causal" if causal and prefix != "both" else "prefix"
+        mask = "causal" if causal else "prefix"
+        if (Path(base) / SETTINGS).is_file():  # a Prix-LM says how it was trained
+            mask = read_settings(Path(base)).mask
+        if prefix == "both":
+            mask = "prefix"
         settings = make_settings(languages, reading, mask, descriptions=descriptions)
         return cls(backbone, tokenizer, settings, untrimmed, roles=roles)
 
