@@ -24,11 +24,20 @@ import numpy as np
 import pyarrow as pa
 
 from prixlm.arrays import random_positions, rank_in_group
-from prixlm.enrichment.naming.candidates import Candidates, Kinds, Lexicon, Namer, Thing, is_taken
+from prixlm.enrichment.naming.candidates import (
+    Candidates,
+    Kinds,
+    Language,
+    Lexicon,
+    Namer,
+    Thing,
+    is_taken,
+)
 from prixlm.enrichment.naming.writing import Examples, NameWriter
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.languages import script_of_language
+from prixlm.languages import script_of_language, script_of_text
+from prixlm.lm.words import word_frequencies
 from prixlm.metrics import Reliability, reliability
 from prixlm.proposals.tables import LABEL_SCHEMA
 from prixlm.rankers.calibrated import (
@@ -59,6 +68,8 @@ _COMPARED, _ALIKE = 300, 60
 """Names by which sources are compared, and the similarity (of 100) from which two are alike."""
 _SAME_SCRIPT = 0.1
 """How much less a further source of the same script is worth: what it says is more alike."""
+_MIN_FOREIGN = 0.01
+"""Share of the names that are taken over in a foreign script, from which on it is a candidate."""
 NUM_HIDDEN = 5
 """Parts of the concepts, by a hash of their id; an evaluation hides some of them."""
 
@@ -144,6 +155,7 @@ class LabelProposer:
         self._asked = {"lang": lang, "hidden": list(hidden)}
         script = script_of_language(lang)
         self._scripts = _SCRIPTS.get(script, (script,))
+        self._language = Language({})
         things = self._sample()
         # How often the language uses the name of each other language. Two pseudo-counts lower the
         # rate of languages that share few concepts with it.
@@ -151,6 +163,7 @@ class LabelProposer:
         self._rate = {other: same / (both + 2) for other, both, same in rows}
         self.sources: list[str] = []  # languages that names are written from
         self.reliability: Reliability
+        self._foreign = _foreign_scripts(things, self._scripts)
         self._fit(things)
 
     def _sample(self) -> list[Thing]:
@@ -169,7 +182,8 @@ class LabelProposer:
     def _lexicon(self, without: Sequence[Thing] = ()) -> Lexicon:
         """Return the words of the language's names, but for those of some things."""
         left_out = {thing.concept for thing in without}
-        return Lexicon(name for concept, name in self._names() if concept not in left_out)
+        names = (name for concept, name in self._names() if concept not in left_out)
+        return Lexicon(names, self._language)
 
     def _names(self) -> list[tuple[int, str]]:
         sql = f"SELECT concept, name FROM ({_OWN}) ORDER BY {_HASH}, concept LIMIT {_LEXICON_NAMES}"
@@ -186,6 +200,8 @@ class LabelProposer:
         if self.config.sources and taken.mean() < _MOSTLY_TAKEN:
             examples = self._examples(things, position)
             self.sources = list(examples)
+        if examples:
+            self._language = Language(word_frequencies(self.lang))
         if not taken.any() and not examples:
             raise PrixError(
                 "none of its names is used in another language, and its linked names are too few "
@@ -217,10 +233,12 @@ class LabelProposer:
         self.reliability = reliability(tried.predict(score[first][held]), is_right[first][held])
         self._first = fit_probability(score[first], is_right[first])
         self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES, score)
-        writers = {lang: NameWriter(linked.examples) for lang, linked in examples.items()}
-        self._namer = Namer(
-            self._scripts, self._rate, writers, self._lexicon(), Kinds(kind, things)
-        )
+        lexicon = self._lexicon()
+        writers = {
+            lang: NameWriter(linked.examples, vocabulary=lexicon.vocabulary)
+            for lang, linked in examples.items()
+        }
+        self._namer = self._make_namer(writers, lexicon, Kinds(kind, things))
 
     def _check_examples(self, is_right: Array, folds: Array) -> None:
         if not len(is_right) or any(
@@ -264,19 +282,28 @@ class LabelProposer:
         examples: "dict[str, _Linked]",
     ) -> Candidates:
         """Return candidates of a fold's things, by writers that have read the other folds only."""
-        writers = {
-            lang: NameWriter(linked.examples, np.flatnonzero(fold[linked.rows] != number).tolist())
-            for lang, linked in examples.items()
-        }
         # Nor may the words and the kinds of their own names be known.
         inside, outside = (
             np.flatnonzero(mask).tolist() for mask in (fold == number, fold != number)
         )
         lexicon = self._lexicon([things[row] for row in inside])
         kinds = Kinds([kind[row] for row in outside], [things[row] for row in outside])
-        namer = Namer(self._scripts, self._rate, writers, lexicon, kinds)
+        writers = {
+            lang: NameWriter(
+                linked.examples,
+                np.flatnonzero(fold[linked.rows] != number).tolist(),
+                lexicon.vocabulary,
+            )
+            for lang, linked in examples.items()
+        }
+        namer = self._make_namer(writers, lexicon, kinds)
         rows = asked.tolist()
         return namer.candidates([things[row] for row in rows], [kind[row] for row in rows])
+
+    def _make_namer(
+        self, writers: Mapping[str, NameWriter], lexicon: Lexicon, kinds: Kinds
+    ) -> Namer:
+        return Namer(self._scripts, self._rate, writers, lexicon, kinds, self._foreign)
 
     def _kind(self, things: Sequence[Thing]) -> list[list[int]]:
         """Return the relations of each thing, as subject (even) and as object (odd)."""
@@ -401,6 +428,19 @@ class _Linked:
 
     examples: Examples
     rows: Array  # the thing of each pair
+
+
+def _foreign_scripts(things: Sequence[Thing], scripts: Sequence[str]) -> tuple[str, ...]:
+    """Return the scripts of other languages that names are taken over in, as bands' in Greek."""
+    counts = Counter(script_of_text(thing.own or "") for thing in things if is_taken(thing))
+    least = max(_MIN_FOREIGN * len(things), 1)
+    return tuple(
+        sorted(
+            script
+            for script, count in counts.items()
+            if script and script not in scripts and count >= least
+        )
+    )
 
 
 def _num_langs(thing: Thing) -> int:

@@ -1,4 +1,4 @@
-"""The frequent words of a language (wordfreq): Mirror's positives, and candidates of a lexicon."""
+"""Frequent words of a language (wordfreq): Mirror's positives, entries of a lexicon, spelling."""
 
 from prixlm.errors import PrixError
 
@@ -18,3 +18,20 @@ def frequent_words(lang: str, count: int) -> list[str]:
             f"{', '.join(sorted(known))}."
         )
     return list(wordfreq.top_n_list(code, count))
+
+
+def word_frequencies(lang: str) -> dict[str, float]:
+    """Return the known words of a language in lower case, each with its share of all text.
+
+    Empty for a language that wordfreq does not have.
+    """
+    import wordfreq
+
+    code = _WORDFREQ_CODES.get(lang, lang)
+    if code not in wordfreq.available_languages():
+        return {}
+    words = wordfreq.get_frequency_dict(code, "best")
+    # wordfreq folds the Greek final sigma; lower-casing capitals restores it.
+    return {
+        word.upper().lower() if word.endswith("σ") else word: share for word, share in words.items()
+    }
