@@ -72,6 +72,30 @@ def test_missing_features_and_no_rows_are_fine() -> None:
     assert len(model.probability(features[:0])) == len(model.calibrate(np.zeros(0))) == 0
 
 
+def test_a_forest_and_a_regression_are_calibrated_and_read_missing_values() -> None:
+    features, labels = make_rows(3000)
+    features[::7, 1] = np.nan
+    config = TreeConfig(forest=True, smallest=5, smooth=True)
+    fold = np.arange(3000) % 4
+    models = [
+        CalibratedTrees.cross_fit(lambda _: features, labels, fold, config) for _ in range(2)
+    ]
+    new_features, new_labels = make_rows(3000, seed=1)
+    first, again = (model.probability(new_features) for model in models)
+    np.testing.assert_array_equal(first, again)
+    assert reliability(first, new_labels).ece < 0.05
+    assert first[new_labels].mean() > first[~new_labels].mean() + 0.1
+    assert len(models[0].probability(features[:0])) == 0
+
+
+def test_a_regression_does_not_extrapolate() -> None:
+    features, labels = make_rows(1000)
+    config = TreeConfig(iterations=5, smooth=True)
+    model = CalibratedTrees.cross_fit(lambda _: features, labels, np.arange(1000) % 4, config)
+    far = features.max(axis=0, keepdims=True)
+    np.testing.assert_allclose(model.score(far), model.score(far * 1000 + 1000))
+
+
 SAVE = """
 import sys, time
 from pathlib import Path

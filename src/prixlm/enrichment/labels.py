@@ -62,6 +62,10 @@ _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
 _TREES = TreeConfig(smooth=True)
 """A language may have few hundred linked names: trees alone order the surest ones badly."""
+_FIRST = TreeConfig(forest=True, smallest=5, smooth=True, inverse_penalty=0.03)
+"""Of the first name of each concept: one row for each, few for boosted trees."""
+_NO_OTHER = -10.0
+"""Score of a second name where there is none."""
 _UNLIKE = 0.01
 """Share of the concepts learnt from that fewer languages name than a proposal's concept may."""
 _COMPARED, _ALIKE = 300, 60
@@ -118,7 +122,7 @@ class LabelConfig:
     fitted: int = 20_000  # concepts that rates of names taken over are counted from, about
     learnt: int = 8_000  # linked names that each writer learns from, at most
     asked: int = 4_000  # concepts that writers are tried on to fit the confidence, at most
-    sources: int = 6  # languages that names are written from, at most
+    sources: int = 10  # languages that names are written from, at most
     written: int = 5_000  # concepts that names are written for, at most; the others: taken over
     seed: int = 0  # of the drawn concepts
 
@@ -224,15 +228,18 @@ class LabelProposer:
         is_right = np.concatenate([part.is_right for part in parts])
         concept = np.concatenate([part.concept for part in parts])
         self._check_examples(is_right, folds)
-        # The first name of a concept is more often right than a second one of the same score, so
-        # its probability is fitted on first names alone.
         score = cross_scores(lambda _: features, is_right, folds, _TREES)
-        first = _best_rows(concept, score, 1)
-        held = folds[first] == _NUM_FOLDS - 1
-        tried = fit_probability(score[first][~held], is_right[first][~held])
-        self.reliability = reliability(tried.predict(score[first][held]), is_right[first][held])
-        self._first = fit_probability(score[first], is_right[first])
         self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES, score)
+        # Whether the first name of a concept is right also depends on those behind it: a second
+        # model judges first names alone. Its folds are those of the first one.
+        first = _best_rows(concept, score, 1)
+        beside = _beside(features, concept, score, first)
+        is_right, folds = is_right[first], folds[first]
+        score = cross_scores(lambda _: beside, is_right, folds, _FIRST)
+        held = folds == _NUM_FOLDS - 1
+        tried = fit_probability(score[~held], is_right[~held])
+        self.reliability = reliability(tried.predict(score[held]), is_right[held])
+        self._first = CalibratedTrees.cross_fit(lambda _: beside, is_right, folds, _FIRST, score)
         lexicon = self._lexicon()
         writers = {
             lang: NameWriter(linked.examples, vocabulary=lexicon.vocabulary)
@@ -335,29 +342,42 @@ class LabelProposer:
 
     def ask(self, things: Sequence[Thing], *, write: bool = True) -> tuple[Candidates, Array]:
         """Return the candidates of some things, and the confidence of each: (N,)."""
+        candidates, confidence, _ = self._judge(things, write=write)
+        return candidates, confidence
+
+    def _judge(
+        self, things: Sequence[Thing], *, write: bool = True
+    ) -> tuple[Candidates, Array, Array]:
+        """Return candidates, their confidence, and their score, which has no steps: (N,) each.
+
+        Scores can be compared among first names, and among the others.
+        """
         namer = self._namer if write else replace(self._namer, writes=False)
         candidates = namer.candidates(things, self._kind(things))
         score = self._model.score(candidates.features)
         confidence = self._model.calibrate(score)
         first = _best_rows(candidates.concept, score, 1)
         if len(first):
-            confidence[first] = self._first.predict(score[first])
+            beside = _beside(candidates.features, candidates.concept, score, first)
+            score_of_first = self._first.score(beside)
+            confidence[first] = self._first.calibrate(score_of_first)
             # A concept has one name: what the first one has is not left for the others.
             _, group = np.unique(candidates.concept, return_inverse=True)
-            left = 1 - confidence[first][group]  # `first` has one row for each concept, in order
+            of_first = confidence[first][group]  # `first` has one row for each concept, in order
             is_other = np.ones(len(score), bool)
             is_other[first] = False
-            confidence[is_other] = np.minimum(confidence, left)[is_other]
-        return candidates, confidence
+            most = np.minimum(of_first, 1 - of_first)
+            confidence[is_other] = np.minimum(confidence, most)[is_other]
+            score[first] = score_of_first
+        return candidates, confidence, score
 
     def best(self, things: Sequence[Thing]) -> list[tuple[str, float, float]]:
         """Return the best name of each thing, its confidence and its score; "" without any.
 
         The confidence has steps; the score orders names of one step, too.
         """
-        candidates, confidence = self.ask(things)
+        candidates, confidence, score = self._judge(things)
         best = _best_rows(candidates.concept, confidence, 1)
-        score = self._model.score(candidates.features)
         found = {
             int(candidates.concept[row]): (
                 candidates.text[row],
@@ -521,6 +541,26 @@ def propose_language(
         "sources": proposer.sources,
         "ece": None if np.isnan(ece) else round(ece, 4),
     }
+
+
+def _beside(features: Array, concept: Array, score: Array, first: Array) -> Array:
+    """Return what tells whether first names are right: (concepts, 4 + F).
+
+    That is their score, by how much it leads the second and the third name and all names of the
+    concept together, and their own features. first: the row of the first name of each concept.
+    """
+    order = np.lexsort((-score, concept))
+    rank = rank_in_group(concept[order])
+    _, group = np.unique(concept, return_inverse=True)
+    columns = [score[first]]
+    for place in (1, 2):
+        other = np.full(len(first), _NO_OTHER)
+        rows = order[rank == place]
+        other[group[rows]] = score[rows]
+        columns.append(score[first] - other)
+    total = np.bincount(group, np.exp(np.clip(score, -20, 20)))
+    columns.append(score[first] - np.log(total))
+    return np.column_stack([*columns, features[first]])
 
 
 def _best_rows(concept: Array, confidence: Array, number: int) -> Array:

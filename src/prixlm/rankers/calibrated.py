@@ -32,6 +32,10 @@ from prixlm.types import Array
 
 _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 """The type in a saved file that skops does not trust by default."""
+_LEAST = 1e-4
+"""Least share of a forest's trees: log-odds are finite."""
+_MISSING = -999.0
+"""What a forest reads for a missing value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +47,16 @@ class TreeConfig:
     leaves: int = 8  # most leaves of a tree
     smallest: int = 20  # fewest rows in a leaf
     seed: int = 0  # of the trees
+    forest: bool = False  # random trees side by side instead of one after another: few examples
     smooth: bool = False  # add the log-odds of a logistic regression: steadier with few examples
+    inverse_penalty: float = 0.3  # of the logistic regression; lower is smoother
 
 
 @dataclass(frozen=True)
 class CalibratedTrees:
     """Fitted trees, and the rising function from their score to a probability."""
 
-    trees: Any  # scikit-learn's HistGradientBoostingClassifier
+    trees: Any  # scikit-learn's HistGradientBoostingClassifier, or its ExtraTreesClassifier
     isotonic: Any  # scikit-learn's IsotonicRegression
     linear: Any = None  # scikit-learn's logistic regression behind a scaler; None: trees alone
 
@@ -115,7 +121,9 @@ class CalibratedTrees:
         """Write trees and probability as one skops file."""
         import skops.io
 
-        assert self.linear is None, "no file holds a smoothed score yet"
+        assert self.linear is None and hasattr(self.trees, "decision_function"), (
+            "no file holds a smoothed score or a forest yet"
+        )
         saved = skops.io.dumps({"trees": self.trees, "isotonic": self.isotonic})
         with replacing(path) as temporary:
             temporary.write_bytes(_without_addresses(saved))
@@ -181,21 +189,48 @@ def cross_scores(
 
 def _fit_score(features: Array, labels: Array, config: TreeConfig) -> tuple[Any, Any]:
     """Return trees and, if wanted, a logistic regression of the same rows."""
-    trees = _grow_trees(features, labels, config)
+    grow = _grow_forest if config.forest else _grow_trees
+    trees = grow(features, labels, config)
     if not config.smooth:
         return trees, None
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-    linear = make_pipeline(StandardScaler(), LogisticRegression(C=0.3, max_iter=300))
+    # A value outside the range that was learnt from counts as the nearest one inside.
+    linear = make_pipeline(
+        MinMaxScaler(clip=True),
+        StandardScaler(),
+        LogisticRegression(C=config.inverse_penalty, max_iter=300),
+    )
     return trees, linear.fit(_without_nan(features), labels)
 
 
 def _score(trees: Any, linear: Any, features: Array) -> Array:
     """Return the log-odds of each row: (N,), the sum of both models if there are two."""
-    score = np.asarray(trees.decision_function(features))
+    if hasattr(trees, "decision_function"):
+        score = np.asarray(trees.decision_function(features))
+    else:  # a forest has shares of its trees
+        share = np.clip(trees.predict_proba(_filled(features))[:, 1], _LEAST, 1 - _LEAST)
+        score = np.log(share / (1 - share))
     return score if linear is None else score + linear.decision_function(_without_nan(features))
+
+
+def _filled(features: Array) -> Array:
+    """Return features with a value below all others where one is missing."""
+    return np.nan_to_num(features, nan=_MISSING)
+
+
+def _grow_forest(features: Array, labels: Array, config: TreeConfig) -> Any:
+    """Fit scikit-learn's extremely randomised trees to rows of features."""
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    return ExtraTreesClassifier(
+        config.iterations,
+        min_samples_leaf=config.smallest,
+        max_features=0.3,
+        random_state=config.seed,
+    ).fit(_filled(features), labels)
 
 
 def _without_nan(features: Array) -> Array:

@@ -1,5 +1,7 @@
 """Other endings of a written name."""
 
+import math
+
 import pytest
 
 from prixlm.enrichment.naming.endings import Endings
@@ -49,3 +51,10 @@ def test_odd_names_have_no_other_endings(endings: Endings, text: str) -> None:
 
 def test_a_kind_that_nothing_is_known_of_has_no_other_endings(endings: Endings) -> None:
     assert endings.variants([77], "мадур", KNOWN) == []
+
+
+def test_agreeing_words_are_more_usual() -> None:
+    names = ["новая рупия", "старая рупия", "малая лира", "новый динар", "старый манат"]
+    endings = Endings([[1]] * 5, names)
+    assert endings.agreement("непальская рупия") > endings.agreement("непальский рупия")
+    assert math.isnan(endings.agreement("рупия")) and math.isnan(endings.agreement("🙂"))

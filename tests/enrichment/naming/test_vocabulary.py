@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prixlm.enrichment.naming.vocabulary import Spelling, Vocabulary
+from prixlm.enrichment.naming.vocabulary import Sounds, Spelling, Vocabulary, skeleton
 
 WORDS = st.text("αβγ", min_size=1, max_size=5)
 
@@ -36,3 +36,16 @@ def test_a_word_like_those_of_the_language_is_more_probable() -> None:
 def test_odd_words_have_a_finite_probability(word: str) -> None:
     for words in ([], ["λόγος"]):
         assert -100 < Spelling(words).log_probability(word) <= 0
+
+
+def test_a_known_word_is_found_by_its_sound() -> None:
+    sounds = Sounds(["израиль", "камбоджа", "дом", "слово", "изгиб"])
+    assert [word for word, _ in sounds.near("Israel")] == ["израиль"]
+    assert [word for word, _ in sounds.near("kambodscha")] == ["камбоджа"]
+    assert sounds.near("church") == sounds.near("") == sounds.near("🙂") == sounds.near("aia") == []
+
+
+def test_a_skeleton_keeps_the_classes_of_consonants() -> None:
+    assert skeleton("israel") == skeleton("izrail") == "264"
+    assert skeleton("hebron") == skeleton("khevron") == "165"
+    assert skeleton("aeiouhwy 12") == ""

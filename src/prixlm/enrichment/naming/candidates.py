@@ -28,9 +28,11 @@ from prixlm.languages import script_of_text
 from prixlm.romanise import romanise
 from prixlm.types import Array
 
-MOST_WRITTEN = 16
+MOST_WRITTEN = 20
 """Most written candidates of a thing."""
-_MOST_EDITED, _MOST_VARIANTS = 4, 6
+_MOST_CASED = 6
+"""Written candidates that are tried with capitals and without; others as is usual for the kind."""
+_MOST_EDITED, _MOST_VARIANTS = 3, 6
 """Written candidates whose ending is exchanged, and other endings of each, at most."""
 FEATURES = (
     *("best_rate", "rate_share", "langs_share", "num_langs", "num_taken"),
@@ -40,18 +42,14 @@ FEATURES = (
     *("num_sources", "distinct_sources", "source_words", "hyphens", "ending_2", "ending_3"),
     *("kind_alike", "kind_taken", "kind_capital"),
     *("log_mean", "log_best", "log_worst", "log_lead"),
-    *(
-        "frequency",
-        "frequency_mean",
-        "frequency_lead",
-        "spelt_as_names",
-        "spelt_as_words",
-        "edited",
-    ),
+    *("frequency", "frequency_mean", "frequency_lead", "spelt_as_names", "spelt_as_words"),
+    *("edited", "agreement"),
 )
 """Columns of the features; the log-probability by each writer follows."""
 NUM_SPELT = 40_000
 """Frequent words that the spelling of the language is learnt from."""
+NUM_READ = 200_000
+"""Frequent words that can be found by their sound."""
 _MOST_SPELT = 20_000
 """Names that their spelling is learnt from."""
 _UNWRITTEN = -15.0
@@ -106,7 +104,10 @@ class Language:
     def __init__(self, frequencies: Mapping[str, float]) -> None:
         """frequencies: share of all text by word; empty if the language has no such list."""
         self.vocabulary = Vocabulary(frequencies)
-        self.spelling = Spelling(self.vocabulary.most_frequent(NUM_SPELT)) if frequencies else None
+        self.spelling: Spelling | None = None
+        if frequencies:
+            self.vocabulary.read(NUM_READ)
+            self.spelling = Spelling(self.vocabulary.most_frequent(NUM_SPELT))
 
 
 class Lexicon:
@@ -217,8 +218,12 @@ class Namer:
         for text, item in best:
             item.logs = self._logs(thing, text)
         best += self._with_other_endings(best, relations, set(written))
-        for text, item in best:
-            for variant in self.lexicon.casing.variants(text):
+        is_common = self.kinds.features([relations])[0, 2] < 0.5
+        for number, (text, item) in enumerate(best):
+            variants = self.lexicon.casing.variants(text)
+            if number >= _MOST_CASED:
+                variants = variants[-1:] if is_common else variants[:1]
+            for variant in variants:
                 if variant in candidates:
                     candidates[variant] = replace(item, taken=candidates[variant].taken)
                 elif self.can_read(variant):
@@ -327,7 +332,7 @@ class Namer:
     def _spelling_features(
         self, owner: Array, texts: Sequence[str], found: Sequence[_Candidate]
     ) -> Array:
-        """Return what all sources, and the words of the language, say of a spelling: (N, 10)."""
+        """Return what all sources, and the words of the language, say of a spelling: (N, 11)."""
         logs = [list(item.logs.values()) for item in found]
         mean = np.array([_mean(row) for row in logs])
         lower = [text.lower() for text in texts]
@@ -341,6 +346,7 @@ class Namer:
             _leads(owner, lower, np.nan_to_num(frequencies[:, 0]))[0],
             np.array([self.lexicon.spellings(text) for text in lower]),
             np.array([item.edited for item in found]),
+            np.array([self.kinds.other_endings.agreement(text) for text in texts]),
         ]
         return np.column_stack(columns)
 

@@ -326,7 +326,7 @@ class ChunkModel:
         """
         spellings = self._search(word, beam, None)
         if known and spellings:
-            found = self._search(word, 4 * beam, known)
+            found = self._search(word, 3 * beam, known)
             for text in _best(found, most):
                 if text not in spellings:
                     spellings[text] = found[text]

@@ -9,6 +9,7 @@ set of its relations (see `Kinds`), and its usual endings are those of other thi
 relations.
 """
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -37,8 +38,14 @@ class Endings:
         """kind: relations of each thing. names: its name in the language."""
         counts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
         totals: Counter[tuple[int, int]] = Counter()
+        self._agreeing: Counter[tuple[str, str]] = Counter()  # endings of first and last words
+        self._last: Counter[str] = Counter()
         for relations, name in zip(kind, names, strict=True):
             words = _words(name.lower())
+            if len(words) > 1:
+                first, last = _agreement(words)
+                self._agreeing[first, last] += 1
+                self._last[last] += 1
             for place, word in ((_LAST, words[-1:]), (_FIRST, words[:-1][:1])):
                 for relation in relations if word else ():
                     totals[relation, place] += 1
@@ -71,6 +78,17 @@ class Endings:
                         found[variant] = max(usual[ending], found.get(variant, 0.0))
         return sorted(found, key=lambda variant: (-found[variant], variant))
 
+    def agreement(self, text: str) -> float:
+        """Return how usual the first word's ending is beside the last word's, as a logarithm.
+
+        NaN for a single word. It tells *непальская рупия* from *непальский рупия*.
+        """
+        words = _words(text.lower())
+        if len(words) < 2:
+            return math.nan
+        first, last = _agreement(words)
+        return math.log((self._agreeing[first, last] + 0.1) / (self._last[last] + 1))
+
     def _of(self, relations: Sequence[int], place: int) -> dict[str, float]:
         """Return the usual endings of several relations with their share, the most usual first."""
         shares: dict[str, float] = {}
@@ -82,6 +100,10 @@ class Endings:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
+
+
+def _agreement(words: Sequence[str]) -> tuple[str, str]:
+    return words[0][-2:], words[-1][-1:]
 
 
 def _endings(word: str) -> list[str]:

@@ -8,19 +8,39 @@ A name that was written letter by letter often has one wrong vowel or accent. A 
 language is known to use is better evidence than any rule, and a search that only visits prefixes of
 known words finds it (see `ChunkModel.write`).
 
-`Spelling` is an n-gram model of letters: it tells an unknown word that looks like one of the
-language from one that does not.
+`Sounds` finds known words that no learnt rule leads to: *Israel* is *Израиль*. `Spelling` is an
+n-gram model of letters: it tells an unknown word that looks like one of the language from one that
+does not.
 """
 
 import math
+import re
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from prixlm.enrichment.naming.ngrams import NGrams
+from prixlm.romanise import romanise
 
 _ORDER = 5
 """Letters of the longest n-gram of `Spelling`."""
+_MOST_OF_A_SOUND = 200
+"""Words of one skeleton, at most: the most frequent ones."""
+_ALIKE = 60.0
+"""Similarity (of 100) of two words that sound alike, at least."""
+_CLASSES = {ord(letter): "" for letter in map(chr, range(128))} | {
+    ord(letter): number
+    for letters, number in (
+        ("bfpv", "1"),
+        ("cgjkqsxz", "2"),
+        ("dt", "3"),
+        ("l", "4"),
+        ("mn", "5"),
+        ("r", "6"),
+    )
+    for letter in letters
+}
+_REPEATED = re.compile(r"(\d)\1+")
 _ZIPF = 9.0
 """Zipf scale: the logarithm of occurrences in a billion words."""
 
@@ -35,11 +55,17 @@ class Vocabulary:
         }
         self._words = sorted(self._zipf)
         self._names: list[str] = []
+        self.sounds: Sounds | None = None  # of the frequent words, if `read` was called
+
+    def read(self, most: int) -> None:
+        """Romanise the most frequent words, so that they can be found by their sound."""
+        self.sounds = Sounds(self.most_frequent(most))
 
     def with_names(self, words: Iterable[str]) -> "Vocabulary":
         """Return these words and further ones, whose frequency is not known."""
         other = Vocabulary({})
         other._zipf, other._words, other._names = self._zipf, self._words, sorted(set(words))
+        other.sounds = self.sounds
         return other
 
     def __len__(self) -> int:
@@ -74,6 +100,40 @@ def _has_prefix(words: Sequence[str], prefix: str) -> bool:
     # Words that begin with the prefix follow it at once in sorted order.
     place = bisect_left(words, prefix)
     return place < len(words) and words[place].startswith(prefix)
+
+
+class Sounds:
+    """Known words by their sound, whatever the rules of a transliteration are."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """words: the most frequent first."""
+        self._words: dict[str, list[str]] = defaultdict(list)
+        self._readings: dict[str, list[str]] = defaultdict(list)
+        for word, reading in zip(words, romanise(words), strict=True):
+            key = skeleton(reading)
+            if key and len(self._words[key]) < _MOST_OF_A_SOUND:
+                self._words[key].append(word)
+                self._readings[key].append(reading)
+
+    def near(self, word: str, most: int = 3) -> list[tuple[str, float]]:
+        """Return known words that sound like a word of any language, with their similarity."""
+        from rapidfuzz import fuzz, process
+
+        [reading] = romanise([word])
+        key = skeleton(reading)
+        if key not in self._words:
+            return []
+        found = process.extract(
+            reading, self._readings[key], scorer=fuzz.ratio, limit=most, score_cutoff=_ALIKE
+        )
+        return [(self._words[key][place], similarity / 100) for _, similarity, place in found]
+
+
+def skeleton(reading: str) -> str:
+    """Return the classes of a romanised word's consonants (Soundex): "" without any."""
+    # Russian and Greek `kh` is an h elsewhere, and `ts` is spelt as one letter.
+    reading = reading.replace("kh", "h").replace("ts", "s")
+    return _REPEATED.sub(r"\1", reading.translate(_CLASSES))
 
 
 class Spelling:

@@ -38,6 +38,9 @@ _MOSTLY = 0.8
 """Share of names with as many words from which on names are written word by word only."""
 _KNOWN_WORD = 8.0
 """How much more probable a spelling is if the language is known to use it."""
+_BY_SOUND, _BY_SOUND_POWER = 0.1, 4
+"""Share of a known word that sounds the same but that letters do not lead to; less if it is less
+similar, by a power of the similarity."""
 _LEAST = 1e-5
 """Probability of a word that a writer would not write."""
 _ACUTE = 230
@@ -171,7 +174,7 @@ class NameWriter:
         """Learn from pairs of a source name and the name in the language."""
         return cls(Examples(pairs, scripts))
 
-    def write(self, name: str, most: int = 8) -> list[Written]:
+    def write(self, name: str, most: int = 12) -> list[Written]:
         """Return ways to write a name, the most probable first; empty if there is no evidence."""
         name = name.lower()
         parts = split_name(name)
@@ -277,8 +280,17 @@ class NameWriter:
         weighted = [
             (text, share * prior) for (text, share), prior in zip(spelled, priors, strict=True)
         ]
+        shares: dict[str, float] = defaultdict(float)
         total = sum(value for _, value in weighted)
-        return [(text, value / total) for text, value in weighted]
+        for text, value in weighted:
+            shares[text] += value / total
+        for text, similarity in self._by_sound(word):
+            shares[text] += _BY_SOUND * similarity**_BY_SOUND_POWER
+        return list(shares.items())
+
+    def _by_sound(self, word: str) -> list[tuple[str, float]]:
+        sounds = self._vocabulary.sounds if self._vocabulary is not None else None
+        return sounds.near(word) if sounds is not None else []
 
     def _priors(self, texts: Sequence[str]) -> list[float]:
         """Return how much spellings gain by their accents, and by being known words."""
