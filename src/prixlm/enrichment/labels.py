@@ -2,12 +2,13 @@
 
     table, summary = propose_labels(kb, ["et", "el"], LabelConfig())
 
-A name is *taken* over from a language of the same script, or *written* anew from the names in all
-other languages by what linked names teach. Both kinds are candidates of one fit (see `naming`):
-trees learn from the concepts that the language does name which candidate is its own name, and
-isotonic regression makes a probability of their score. Writers that are asked for the fit have not
-read the concept that they are asked for. Nothing is proposed without a name in another language,
-nor where a name exists.
+A name is *taken* over from a language of the same script, or of another one where the language does
+that, or *written* from the names in all other languages by what linked names teach. Both kinds are
+candidates of one fit (see `naming`): trees learn from the concepts that the language does name
+which candidate is its own name, a second model learns whether the first candidate of a concept is
+right, and isotonic regression makes a probability of its score. Writers that are asked for the fit
+have not read the concept that they are asked for. Nothing is proposed without a name in another
+language, nor where a name exists.
 
 Memory does not grow with the KB: the fit reads a sample, and proposals are made batch by batch.
 
@@ -235,11 +236,17 @@ class LabelProposer:
         first = _best_rows(concept, score, 1)
         beside = _beside(features, concept, score, first)
         is_right, folds = is_right[first], folds[first]
-        score = cross_scores(lambda _: beside, is_right, folds, _FIRST)
+        self._first: CalibratedTrees | None = None
+        score = score[first]
+        if _has_both(is_right, folds):
+            score = cross_scores(lambda _: beside, is_right, folds, _FIRST)
+            self._first = CalibratedTrees.cross_fit(
+                lambda _: beside, is_right, folds, _FIRST, score
+            )
         held = folds == _NUM_FOLDS - 1
         tried = fit_probability(score[~held], is_right[~held])
         self.reliability = reliability(tried.predict(score[held]), is_right[held])
-        self._first = CalibratedTrees.cross_fit(lambda _: beside, is_right, folds, _FIRST, score)
+        self._first_probability = fit_probability(score, is_right)
         lexicon = self._lexicon()
         writers = {
             lang: NameWriter(linked.examples, vocabulary=lexicon.vocabulary)
@@ -248,10 +255,7 @@ class LabelProposer:
         self._namer = self._make_namer(writers, lexicon, Kinds(kind, things))
 
     def _check_examples(self, is_right: Array, folds: Array) -> None:
-        if not len(is_right) or any(
-            not is_right[folds != number].any() or is_right[folds != number].all()
-            for number in range(_NUM_FOLDS)
-        ):
+        if not _has_both(is_right, folds):
             share = "all" if len(is_right) and is_right.all() else "almost none"
             raise PrixError(
                 f"{share} of its linked names can be told from the names in other languages, so "
@@ -359,8 +363,8 @@ class LabelProposer:
         first = _best_rows(candidates.concept, score, 1)
         if len(first):
             beside = _beside(candidates.features, candidates.concept, score, first)
-            score_of_first = self._first.score(beside)
-            confidence[first] = self._first.calibrate(score_of_first)
+            score_of_first = score[first] if self._first is None else self._first.score(beside)
+            confidence[first] = self._first_probability.predict(score_of_first)
             # A concept has one name: what the first one has is not left for the others.
             _, group = np.unique(candidates.concept, return_inverse=True)
             of_first = confidence[first][group]  # `first` has one row for each concept, in order
@@ -541,6 +545,14 @@ def propose_language(
         "sources": proposer.sources,
         "ece": None if np.isnan(ece) else round(ece, 4),
     }
+
+
+def _has_both(is_right: Array, folds: Array) -> bool:
+    """Return whether right and wrong rows are left without each fold."""
+    return bool(len(is_right)) and all(
+        is_right[folds != number].any() and not is_right[folds != number].all()
+        for number in range(_NUM_FOLDS)
+    )
 
 
 def _beside(features: Array, concept: Array, score: Array, first: Array) -> Array:
