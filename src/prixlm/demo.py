@@ -47,7 +47,7 @@ from prixlm.evaluation.entity_linking import (
     LinkingTask,
     withheld_tasks,
 )
-from prixlm.files import whole_folder, write_atomically
+from prixlm.files import read_json, whole_folder, write_atomically
 from prixlm.importers.run import import_kb
 from prixlm.kb.split import SplitConfig, known_objects, split_kb
 from prixlm.kb.store import KB
@@ -237,7 +237,7 @@ class _Clock:
         self.to, self.path, self.announce = to, to / "timings.json", announce
         self.seconds: dict[str, float] = {}
         if self.path.exists():
-            self.seconds = json.loads(self.path.read_text("utf-8"))
+            self.seconds = read_json(self.path)
             return
         # Without timings the folders are not ours, and the next demo would remove them.
         others = [name for name in _FOLDERS if (to / name).exists()]

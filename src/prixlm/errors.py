@@ -4,6 +4,8 @@ A `PrixError` says what was found, what was expected and what to do; the command
 exits with code 2. Our own invariants use `assert` instead.
 """
 
+from prixlm.untrusted import one_line
+
 EXTRAS = {
     "model": (
         "accelerate",
@@ -50,6 +52,10 @@ class PrixError(Exception):
         ...     print(error)
         nowhere is not a KB folder...
     """
+
+    def __init__(self, message: object) -> None:
+        """Keep the message on one line; names and paths in it are untrusted, so it is printable."""
+        super().__init__(one_line(str(message)))
 
 
 class Stopped(Exception):

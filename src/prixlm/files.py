@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from prixlm.errors import PrixError
+from prixlm.untrusted import guard_formula
 
 if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
     import duckdb
@@ -41,6 +42,8 @@ _KINDS = {
 }
 """The kinds of folders that prixlm makes. A kind is the format in the folder's manifest.json or, of
 folders without one, the file that is written last."""
+_MAX_JSON = 256 << 20
+"""Bytes of the largest JSON file that is read; ours have a few kB."""
 _LOCK = "lock"
 _PARTIAL = ".partial"
 _SIZES = "sizes.json"
@@ -56,19 +59,58 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, new: bool = False) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
-    The temporary name is fixed, so that the next attempt overwrites what a killed one left. Two
-    processes must not write the same path at once: hold a lock where that can happen.
+    The temporary name is fixed, so that the next attempt overwrites what a killed one left. Its
+    lock is held meanwhile: another process or thread that writes the same path waits.
+    new: for a result that must not replace another one. Refuse to wait for another command, and to
+    replace a file that appeared since.
     """
     temporary = path.with_name(path.name + ".tmp")
+    with _claimed(temporary, path, wait=not new):
+        try:
+            yield temporary
+            _sync(temporary)
+            if new:
+                _name_new(temporary, path)
+            else:
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _claimed(temporary: Path, path: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a temporary file, which is created or emptied."""
+    while True:
+        with temporary.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise PrixError(
+                    f"another command is writing {path}. Wait until it has finished, or name "
+                    "another file."
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            # Whoever held the lock has renamed or removed the file: take that of the next one.
+            if _is_at(file.fileno(), temporary):
+                file.truncate(0)
+                yield
+                return
+
+
+def _name_new(temporary: Path, path: Path) -> None:
+    """Give a finished file its name; refuse if another file has it."""
     try:
-        yield temporary
-        _sync(temporary)
+        os.link(temporary, path)
+    except FileExistsError:
+        raise PrixError(
+            f"{path} was written by another command meanwhile. Move it, or name another file."
+        ) from None
+    except OSError:  # a file system without hard links
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -153,10 +195,23 @@ def open_workspace(folder: Path, stamp: Mapping[str, Any]) -> Iterator[Workspace
         yield Workspace(folder)
 
 
+def read_json(path: Path) -> Any:
+    """Return the values of a JSON file; ValueError for whatever is not one, however it fails.
+
+    Python's parser ends with RecursionError in brackets that are too deep.
+    """
+    if path.stat().st_size > _MAX_JSON:
+        raise ValueError(f"{path.name} has more than {_MAX_JSON >> 20} MiB")
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deep") from None
+
+
 def read_stamp(folder: Path) -> Any:
     """Return the stamp of a workspace, or of a cache made in one; None if it has none."""
     try:
-        return json.loads((folder / STAMP).read_text("utf-8"))
+        return read_json(folder / STAMP)
     except (OSError, ValueError):  # absent or unreadable: the caller makes the folder again
         return None
 
@@ -245,7 +300,7 @@ def check_kind(to: Path, kind: str) -> None:
 def kind_of(folder: Path) -> str | None:
     """Return the kind of a folder, a key of `_KINDS`; None if prixlm did not make it."""
     try:
-        values = json.loads((folder / _MANIFEST).read_text("utf-8"))
+        values = read_json(folder / _MANIFEST)
     except (OSError, ValueError):
         values = None
     stated = values.get("format") if isinstance(values, dict) else None
@@ -281,7 +336,7 @@ def check_pages(data: Path, pages: Iterable[Path], is_ours: Callable[[Any], bool
     """
     written = [path for path in (data, *pages) if path.exists()]
     try:
-        if not written or is_ours(json.loads(data.read_text("utf-8"))):
+        if not written or is_ours(read_json(data)):
             return
     except (OSError, ValueError):
         pass
@@ -393,16 +448,22 @@ ROW_FORMATS = (".parquet", ".tsv", ".csv", ".jsonl")
 
 
 def write_rows(
-    tables: "Iterable[pa.Table]", schema: "pa.Schema", out: Path, suffix: str | None = None
+    tables: "Iterable[pa.Table]",
+    schema: "pa.Schema",
+    out: Path,
+    suffix: str | None = None,
+    *,
+    new: bool = False,
 ) -> None:
     """Write tables as one Parquet, TSV, CSV or JSONL file, chosen by its ending or `suffix`.
 
-    They are written one by one, so that a result may be larger than memory.
+    They are written one by one, so that a result may be larger than memory. In TSV and CSV, an
+    apostrophe stands before a text that a spreadsheet would compute (`guard_formula`).
     """
     import pyarrow.parquet as pq
 
     suffix = suffix or out.suffix
-    with replacing(out) as temporary, temporary.open("wb") as file:
+    with replacing(out, new=new) as temporary, temporary.open("wb") as file:
         if suffix == ".parquet":
             with pq.ParquetWriter(file, schema) as writer:
                 for table in tables:
@@ -425,13 +486,30 @@ def _write_text(table: "pa.Table", file: IO[bytes], suffix: str) -> None:
             file.write(orjson.dumps(kept) + b"\n")
     elif suffix == ".tsv":  # the format has no quotes: tabs and line ends become spaces
         for row in table.to_pylist():
-            cells = (
-                "" if value is None else " ".join(str(value).split()) for value in row.values()
-            )
+            cells = (_tsv_cell(value) for value in row.values())
             file.write(("\t".join(cells) + "\n").encode())
     else:
         options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
-        pacsv.write_csv(table, file, options)
+        pacsv.write_csv(_guard_texts(table), file, options)
+
+
+def _tsv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    text = " ".join(str(value).split())
+    return guard_formula(text) if isinstance(value, str) else text
+
+
+def _guard_texts(table: "pa.Table") -> "pa.Table":
+    """Return a table whose texts no spreadsheet computes; its numbers stay as they are."""
+    import pyarrow as pa
+
+    for position, field in enumerate(table.schema):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            texts = table.column(position).to_pylist()
+            cells = [None if text is None else guard_formula(text) for text in texts]
+            table = table.set_column(position, field, pa.array(cells, field.type))
+    return table
 
 
 def _sync(path: Path) -> None:

@@ -11,13 +11,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from prixlm.cli import ask, demo, enrich, kb, serve, train
 from prixlm.cli.evaluate import evaluate_app
 from prixlm.cli.reproduce import reproduce_app
+from prixlm.cli.terminal import log_to_stderr, print_note, print_traceback
 from prixlm.errors import PrixError, Stopped, missing_extra
 from prixlm.threads import share_cores
 
@@ -43,7 +45,28 @@ COMMANDS: dict[str, Callable[..., None]] = {
 GROUPS = {"evaluate": evaluate_app, "reproduce": reproduce_app}
 _RESUME = "run the same command again to resume."
 
+# typer has click as a dependency or inside, depending on its version: take the class from there.
+_Refused: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+class _Commands(TyperGroup):
+    """The commands; an argument that cannot be parsed is an error like any other, in one line."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command and exit."""
+        try:
+            code = super().main(*args, **(extra | {"standalone_mode": False}))
+        except _Refused as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
+                sys.exit(error.exit_code)
+            context = getattr(error, "ctx", None)
+            path = "prixlm" if context is None else context.command_path
+            raise PrixError(f"{error.format_message()} See `{path} --help`.") from None
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Build and complete multilingual knowledge bases with a language model (Prix-LM).",
     no_args_is_help=True,
     add_completion=False,
@@ -76,6 +99,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # Names come in any script; a terminal that lacks a character gets a `?`.
             stream.reconfigure(errors="replace")
+    sys.excepthook = print_traceback
+    log_to_stderr()
     share_cores(os.environ)  # before a command imports torch
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, _stop)
@@ -108,5 +133,5 @@ def _stop(number: int, _frame: object) -> None:
 
 
 def _fail(message: str, code: int = 2) -> None:
-    print("prixlm: " + " ".join(message.split()), file=sys.stderr)
+    print_note(message)
     sys.exit(code)

@@ -22,7 +22,13 @@ from prixlm.cli.options import (
     ProposalsArgument,
     parse_codes,
 )
-from prixlm.cli.terminal import console, print_json, print_result, progress_bar
+from prixlm.cli.terminal import (
+    console,
+    print_json,
+    print_lines,
+    print_result,
+    progress_bar,
+)
 from prixlm.errors import PrixError
 
 _Sources = Annotated[
@@ -153,7 +159,7 @@ def _run_job(
 
         def announce(line: str) -> None:
             if not as_json:
-                screen.print(line, markup=False, soft_wrap=True)
+                print_lines(line.split("\n"))
 
         manifest = run_job(
             sources,

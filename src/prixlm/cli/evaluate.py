@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prixlm.cli.options import GraphOption, Json, ModelOption, parse_codes, parse_list
-from prixlm.cli.terminal import console, print_json, print_note, progress_bar
+from prixlm.cli.terminal import console, print_json, print_lines, print_note, progress_bar
 from prixlm.errors import PrixError
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_
 def print_folder(to: Path | None) -> None:
     """Print where results were written."""
     if to is not None:
-        console().print(f"Written to {to}.", markup=False, soft_wrap=True)
+        print_lines([f"Written to {to}."])
 
 
 # The order is that of `prixlm evaluate --help`. A new task is a function above and a line here.

@@ -88,7 +88,7 @@ def answer_file(
                     counts["errors"] += table.num_rows - table["error"].null_count
                     yield table
 
-            write_rows(tables(), SCHEMA, out)
+            write_rows(tables(), SCHEMA, out, new=True)
             work.remove()
     return counts
 

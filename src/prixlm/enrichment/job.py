@@ -44,7 +44,7 @@ from prixlm.enrichment.run import EnrichConfig, Whole, enrich
 from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
 from prixlm.entities.mirror import mirror
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.files import disk_errors, locked, read_json, write_atomically
 from prixlm.importers.plan import estimate_import, plan_import
 from prixlm.importers.run import import_kb
 from prixlm.kb.split import SplitConfig, split_kb
@@ -579,7 +579,7 @@ def _is_kb(sources: Sequence[Path]) -> bool:
     if len(sources) != 1:
         return False
     try:
-        values = json.loads((sources[0] / "manifest.json").read_text("utf-8"))
+        values = read_json(sources[0] / "manifest.json")
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and values.get("format") == KB_FORMAT

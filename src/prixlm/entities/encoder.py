@@ -25,7 +25,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.lm.encoding import Batch
 from prixlm.lm.model import SETTINGS, PrixLM
 from prixlm.lm.token_cache import Ragged, make_ragged
@@ -83,7 +83,7 @@ class EntityEncoder:
         path = Path(folder)
         if settings is None and (path / _SETTINGS).exists():
             try:
-                settings = EncoderSettings(**json.loads((path / _SETTINGS).read_text("utf-8")))
+                settings = EncoderSettings(**read_json(path / _SETTINGS))
             except (OSError, ValueError, TypeError) as error:
                 raise PrixError(f"{path / _SETTINGS} cannot be read: {error}.") from None
         return cls(load_model(folder), settings)

@@ -29,6 +29,7 @@ from prixlm.files import (
     open_workspace,
     partial_folder,
     publish,
+    read_json,
     read_stamp,
     write_atomically,
 )
@@ -183,7 +184,7 @@ class NeighbourIndex:
         """Read an index that `save` wrote."""
         folder = Path(folder)
         try:
-            stamp = json.loads((folder / _INDEX_STAMP).read_text("utf-8"))
+            stamp = read_json(folder / _INDEX_STAMP)
             kind, _, names = stamp["kind"], stamp["width"], stamp["names"]
         except (OSError, ValueError, TypeError, KeyError):
             raise PrixError(f"{folder} is not a complete index: build it again.") from None

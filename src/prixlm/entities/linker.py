@@ -137,7 +137,7 @@ def link_file(
                 progress("link", min(start + _PART, len(lines)), len(lines))
 
     with disk_errors(out):  # `out` takes its name when the last table is written
-        write_rows(tables(), SCHEMA, out)
+        write_rows(tables(), SCHEMA, out, new=True)
     return {"mentions": len(lines), "empty": sum(not line for line in lines)}
 
 

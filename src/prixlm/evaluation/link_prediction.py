@@ -39,6 +39,7 @@ from prixlm.rankers.suite import UNTRAINED
 from prixlm.reports.plots import plot_tables
 from prixlm.reports.tables import ResultTable, read_json, tables_from_json, tables_markdown
 from prixlm.types import Progress
+from prixlm.untrusted import guard_formula
 
 METRICS = {"hits_1": "Hits@1", "hits_3": "Hits@3", "hits_10": "Hits@10", "mrr": "MRR"}
 """Fields of `Figures` that are shown, and their titles."""
@@ -291,7 +292,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return " | ".join(_cell(item) for item in value)
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return " ".join(text.split())  # a tab or an end of line in a name would be a column or a row
+    text = " ".join(text.split())  # a tab or an end of line in a name would be a column or a row
+    return guard_formula(text) if isinstance(value, str) else text
 
 
 def _column(subset: str) -> str:

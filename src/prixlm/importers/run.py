@@ -31,6 +31,7 @@ from prixlm.importers.plan import Langs, Plan, plan_import, source_size
 from prixlm.importers.stage import first_samples, parsing, stage_source
 from prixlm.kb.store import FORMAT, KB, Manifest
 from prixlm.types import Progress
+from prixlm.untrusted import guard_formula, printable
 
 
 def import_kb(
@@ -219,7 +220,14 @@ def _finish(plan: Plan, described: dict[str, Any], joins: Joins) -> None:
     # Samples of parsing and of the joins together, again at most NUM_SAMPLES of a reason.
     rows = ["reason\tsource\tline\ttext"]
     rows += [
-        f"{sample.reason}\t{plan.sources[sample.source].name}\t{sample.line}\t{sample.text}"
+        "\t".join(
+            (
+                sample.reason,
+                guard_formula(printable(plan.sources[sample.source].name)),
+                str(sample.line),
+                guard_formula(sample.text),
+            )
+        )
         for sample in first_samples(joins.account.samples)
     ]
     write_atomically(joins.out / "rejects.tsv", "\n".join(rows) + "\n")

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import Workspace, open_database, quote_path, replacing
+from prixlm.files import Workspace, open_database, quote_path, read_json, replacing
 from prixlm.importers.format import (
     NUM_SAMPLES,
     STAGED,
@@ -35,7 +35,7 @@ from prixlm.importers.format import (
     Parsed,
     Parser,
     Reject,
-    printable,
+    as_sample,
 )
 from prixlm.threads import usable_cores
 
@@ -178,7 +178,7 @@ def _with_position(batch: pa.RecordBatch, source: int) -> pa.RecordBatch:
 
 
 def _read_account(path: Path) -> Account:
-    values = json.loads(path.read_text("utf-8"))
+    values = read_json(path)
     account = Account()
     samples = [Reject(*sample) for sample in values["samples"]]
     account.add(values["read"], Counter(values["rejected"]), Counter(values["filtered"]), samples)
@@ -256,7 +256,7 @@ class StagedTables:
         self.run("DROP TABLE sampled")
         for pos, text in shown:
             source, line = pos >> _LINE_BITS, pos & ((1 << _LINE_BITS) - 1)
-            self._account.samples.append(Reject(reason, source, line, printable(text)))
+            self._account.samples.append(Reject(reason, source, line, as_sample(text)))
         return number
 
     def close(self) -> None:

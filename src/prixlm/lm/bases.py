@@ -8,7 +8,6 @@ names, nor a pickle.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,16 +18,16 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertForMaskedLM, PreTrainedTokenizerFast, XLMRobertaForMaskedLM
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
 from prixlm.errors import PrixError
+from prixlm.files import read_json
 from prixlm.lm.encoding import MBERT, XLMR, BaseTokens
 from prixlm.lm.trim import trim_tokenizer
+from prixlm.lm.weights import check_config, check_vocabulary, read_weights
 from prixlm.types import Array
 
 logger = logging.getLogger(__name__)
@@ -84,7 +83,9 @@ def load_base(base: str | Path, *, seed: int = 0) -> tuple[Any, PreTrainedTokeni
     # As a decoder, transformers would apply its own causal mask on top of ours.
     causal, config.is_decoder = bool(config.is_decoder), False
     tokenizer = _read_tokenizer(base)
-    return _read_model(base, config, seed), tokenizer, causal
+    model = _read_model(base, config, seed)
+    check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, base)
+    return model, tokenizer, causal
 
 
 def base_fingerprint(base: str | Path) -> str:
@@ -100,7 +101,7 @@ def base_fingerprint(base: str | Path) -> str:
 def _read_config(base: str | Path) -> Any:
     """Return the config of a base; refuse an architecture that is not in `BACKBONES`."""
     try:
-        values = dict(json.loads(Path(cast(str, cached_file(base, _CONFIG))).read_text("utf-8")))
+        values = dict(read_json(Path(cast(str, cached_file(base, _CONFIG)))))
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).split("\n")[0]
         raise PrixError(
@@ -116,7 +117,13 @@ def _read_config(base: str | Path) -> Any:
             f"{base} is a {kind} model{code}. Expected an architecture that Prix-LM is built on: "
             f"{' or '.join(BACKBONES)}."
         )
-    return BACKBONES[kind].model_class.config_class.from_dict(values)
+    try:
+        return BACKBONES[kind].model_class.config_class.from_dict(values)
+    except Exception as error:  # transformers checks the kinds of values with its own exceptions
+        reason = str(error).split("\n")[0]
+        raise PrixError(
+            f"{_CONFIG} of {base} cannot be read: {reason}. Download it again."
+        ) from None
 
 
 def _read_tokenizer(base: str | Path) -> PreTrainedTokenizerFast:
@@ -124,7 +131,8 @@ def _read_tokenizer(base: str | Path) -> PreTrainedTokenizerFast:
         remedy = f"from transformers import AutoTokenizer as A; {_converting(base)}"
         raise PrixError(f'{base} has no {_TOKENIZER}. Make one: `python -c "{remedy}"`.')
     try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(base, trust_remote_code=False)
+        with _quiet():  # it would print names of the folder as they are
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(base, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises plain exceptions
         reason = str(error).split("\n")[0]
         raise PrixError(
@@ -138,6 +146,7 @@ def _read_model(base: str | Path, config: Any, seed: int) -> Any:
     """Return the model of a base; a prediction head that it lacks is drawn with the seed."""
     weights = _read_weights(base)
     backbone = BACKBONES[config.model_type]
+    check_config(config, backbone, weights, base)
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # Without a path: from a folder, transformers would also read adapters and pickles.
@@ -184,10 +193,7 @@ def _read_weights(base: str | Path) -> dict[str, Tensor]:
             f'others: `python -c "{remedy}"`.'
         )
     for path in paths:
-        try:
-            weights |= load_file(str(path))
-        except (OSError, SafetensorError) as error:
-            raise PrixError(f"{path} cannot be read: {error}. Download the model again.") from None
+        weights |= read_weights(path)
     return weights
 
 
@@ -200,8 +206,8 @@ def _find_weights(base: str | Path) -> list[Path]:
     if index is None:
         return []
     try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, LookupError, AttributeError) as error:
+        names = sorted(set(map(str, read_json(index)["weight_map"].values())))
+    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise PrixError(f"{index} cannot be read: {error}. Download the model again.") from None
     found = {name: _find(base, name) if Path(name).name == name else None for name in names}
     for name, path in found.items():

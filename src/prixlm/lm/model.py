@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 
 from prixlm.arrays import rank_in_group
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.lm.bases import BACKBONES, load_base, no_progress_bars, trim_base
 from prixlm.lm.card import model_card
 from prixlm.lm.encoding import Batch, FactEncoder, add_tokens
@@ -332,7 +332,7 @@ def attention_mask(prefix: Tensor, length: Tensor, size: int, *, causal: bool = 
 def read_settings(folder: Path) -> Settings:
     """Read the settings of a model folder; refuse any other folder and say what it is."""
     try:
-        return Settings.from_dict(json.loads((folder / SETTINGS).read_text("utf-8")))
+        return Settings.from_dict(read_json(folder / SETTINGS))
     except (OSError, ValueError, KeyError, TypeError) as error:
         if (folder / "checkpoints").is_dir():
             raise PrixError(

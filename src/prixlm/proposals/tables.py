@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import open_database, quote_path, write_atomically
+from prixlm.files import open_database, quote_path, read_json, write_atomically
 from prixlm.kb.store import KB, rechunk
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
     """Return the manifest of a proposals folder; refuse an incomplete or damaged folder."""
     folder = Path(folder)
     try:
-        values: dict[str, Any] = json.loads((folder / _MANIFEST).read_text("utf-8"))
+        values: dict[str, Any] = read_json(folder / _MANIFEST)
     except (OSError, ValueError) as error:
         raise PrixError(
             f"{folder} is not a complete proposals folder ({error}): run `prixlm enrich` again."
@@ -222,7 +222,7 @@ def read_timings(folder: Path | str) -> dict[str, float]:
     """Return the seconds of each step; empty if the folder has none."""
     path = Path(folder) / _TIMINGS
     try:
-        values = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        values = read_json(path) if path.is_file() else {}
         return {str(step): float(seconds) for step, seconds in values.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise PrixError(f"{path} cannot be read ({error}): delete it.") from None
