@@ -183,8 +183,8 @@ def test_every_file_and_link_that_a_page_names_exists(page: Path) -> None:
         is_generated = page in PAGES and (
             "reference/" in target or "settings/" in target or "api/" in target or "cli/" in target
         )
-        is_root_page = target in ("changelog.md", "contributing.md") or target.endswith(
-            ("/changelog.md", "/contributing.md")
+        is_root_page = target.rpartition("/")[2] in (
+            *("changelog.md", "contributing.md", "security.md"),
         )
         if not is_generated and not is_root_page:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -22,6 +22,7 @@ from prixlm.files import (
     check_new_file,
     check_pages,
     check_target,
+    damage_message,
     disk_errors,
     drop_oldest_caches,
     is_cached,
@@ -31,6 +32,7 @@ from prixlm.files import (
     partial_folder,
     publish,
     quote_path,
+    read_json,
     read_stamp,
     replacing,
     seal,
@@ -506,3 +508,43 @@ def test_a_sealed_cache_that_is_damaged_is_not_used(tmp_path: Path, damage: str)
     else:
         (folder / "sizes.json").write_text("[1")
     assert not is_cached(folder, stamp)
+
+
+def test_json_is_read_or_a_value_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": 1}')
+    assert read_json(path) == {"a": 1}
+    for text in ("[" * 200_000, "{", "", "9" * 10_000):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="."):
+            read_json(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="utf-8"):
+        read_json(path)
+    monkeypatch.setattr("prixlm.files._MAX_JSON", 3)
+    path.write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"a\.json has more than"):
+        read_json(path)
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none")
+
+
+def test_errors_of_reading_are_told_and_others_are_not() -> None:
+    for error in (pa.ArrowInvalid("bad page\nmore"), OSError("thrift"), duckdb.IOException("no")):
+        message = damage_message(error)
+        assert (
+            message is not None
+            and message.startswith("a file is damaged")
+            and "more" not in (message)
+        )
+    for other in (OSError(errno.ENOENT, "x"), ValueError("x"), duckdb.BinderException("x")):
+        assert damage_message(other) is None
+
+
+def test_cells_that_a_spreadsheet_would_compute_are_guarded(tmp_path: Path) -> None:
+    schema = pa.schema({"name": pa.string(), "score": pa.float64()})
+    table = pa.table({"name": ["=1+1", "plain", None], "score": [-1.5, 2.0, None]}, schema=schema)
+    for suffix in (".tsv", ".csv"):
+        write_rows([table], schema, tmp_path / f"a{suffix}")
+    assert (tmp_path / "a.tsv").read_text() == "name\tscore\n'=1+1\t-1.5\nplain\t2.0\n\t\n"
+    assert (tmp_path / "a.csv").read_text() == "name,score\n'=1+1,-1.5\nplain,2\n,\n"

@@ -53,7 +53,7 @@ class PrixError(Exception):
         nowhere is not a KB folder...
     """
 
-    def __init__(self, message: object) -> None:
+    def __init__(self, message: object = "") -> None:
         """Keep the message on one line; names and paths in it are untrusted, so it is printable."""
         super().__init__(one_line(str(message)))
 

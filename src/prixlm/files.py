@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,11 @@ def replacing(path: Path, *, new: bool = False) -> Iterator[Path]:
     temporary = path.with_name(path.name + ".tmp")
     with _claimed(temporary, path, wait=not new):
         try:
+            os.utime(temporary, (0, 0))  # to tell an empty file from one that nobody wrote
             yield temporary
+            status = temporary.stat()
+            if not status.st_size and not status.st_mtime:
+                raise FileNotFoundError(errno.ENOENT, "nothing was written", str(temporary))
             _sync(temporary)
             if new:
                 _name_new(temporary, path)
@@ -415,6 +420,26 @@ def _disk_message(error: Exception, folder: Path) -> str | None:
             return full
         if isinstance(error, duckdb.OutOfMemoryException):
             return f"the joins ran out of memory: pass a larger --memory. {text}"
+    return None
+
+
+def damage_message(error: BaseException) -> str | None:
+    """Return what to tell the user about a file that no library can read; None for other errors.
+
+    Where a file is opened, an error names it. This is for what shows only while it is read.
+    """
+    # These errors can only come from a module that is already imported.
+    duckdb, pyarrow = sys.modules.get("duckdb"), sys.modules.get("pyarrow")
+    known: list[type[BaseException]] = [UnicodeDecodeError, zipfile.BadZipFile]
+    if pyarrow is not None:
+        known += [pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowSerializationError]
+    if duckdb is not None:
+        known += [duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException]
+        known += [duckdb.ConversionException, duckdb.OutOfRangeException]
+    # Arrow's errors of reading are OSErrors without a number.
+    if isinstance(error, tuple(known)) or (isinstance(error, OSError) and error.errno is None):
+        text = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        return f"a file is damaged or not what prixlm wrote ({text}). Make it again."
     return None
 
 

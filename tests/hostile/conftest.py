@@ -68,7 +68,8 @@ def spoil_kb(folder: Path) -> None:
         for column in {"name", "key"} & set(rows.column_names):
             values = [_spoil(value) for value in rows[column].to_pylist()]
             position = rows.column_names.index(column)
-            rows = rows.set_column(position, rows.schema.field(position), pa.array(values))
+            field = rows.schema.field(position)
+            rows = rows.set_column(position, field, pa.array(values, field.type))
         pq.write_table(rows, path)
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text("utf-8")) | {"licence": EVIL, "tool": EVIL}

@@ -80,6 +80,7 @@ def written(tmp_path: Path, names: list[str], config: ExportConfig, key: str = "
 @few
 @given(names=st.lists(NAME, min_size=1, max_size=4))
 @pytest.mark.parametrize("format", ["nt", "nq"])
+@pytest.mark.filterwarnings("ignore:Dataset.default_context")  # rdflib, of its own use
 def test_rdf_is_read_by_rdflib_and_pyoxigraph(
     format: str, names: list[str], tmp_path: Path
 ) -> None:

@@ -18,7 +18,8 @@ WEIGHTS = "model.safetensors"
 
 def with_nan(folder: Path) -> None:
     """Put a value that is not a number into the first weights."""
-    weights = load_file(folder / WEIGHTS)
+    # Copied: the file is mapped, and it is written below.
+    weights = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
     name = next(iter(sorted(weights)))
     weights[name].view(-1)[0] = float("nan")
     save_file(weights, folder / WEIGHTS)
@@ -40,7 +41,8 @@ def pickled(folder: Path) -> None:
 
 def renamed_pickle(folder: Path) -> None:
     """Call a pickle safetensors."""
-    torch.save(load_file(folder / WEIGHTS), folder / WEIGHTS)
+    weights = {name: tensor.clone() for name, tensor in load_file(folder / WEIGHTS).items()}
+    torch.save(weights, folder / WEIGHTS)
 
 
 def lying(folder: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fastapi.dependencies.utils import get_flat_dependant
 from fastapi.routing import APIRoute
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
@@ -77,10 +76,15 @@ def routes(client: TestClient) -> list[tuple[str, str, list[str]]]:
         elif isinstance(route, Route):
             names = pool
             if isinstance(route, APIRoute):
-                flat = get_flat_dependant(route.dependant)
-                names = sorted({field.alias for field in flat.query_params} | set(pool))
+                names = sorted({*asked_for(route.dependant), *pool})
             found += [(method, route.path, names) for method in sorted(route.methods or ())]
     return found
+
+
+def asked_for(dependant: Any) -> set[str]:
+    """Return the names of the query parameters of an endpoint and of what it depends on."""
+    names = {field.alias for field in dependant.query_params}
+    return names.union(*map(asked_for, dependant.dependencies))
 
 
 def check(answer: Any, what: str, house: House) -> None:

@@ -38,7 +38,7 @@ def refusal(base: Path) -> str:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_weights_that_are_not_numbers_are_refused(base: Path, value: float) -> None:
-    weights = load_file(base / WEIGHTS)
+    weights = {name: tensor.clone() for name, tensor in load_file(base / WEIGHTS).items()}
     weights[EMBEDDINGS][3, 3] = value
     save_file(weights, base / WEIGHTS)
     assert f"{EMBEDDINGS} has values that are not finite numbers" in refusal(base)
@@ -90,7 +90,7 @@ def test_a_config_that_lies_is_refused_before_anything_is_allocated(
 
 def test_a_config_may_not_ask_for_more_than_the_weights_have(base: Path) -> None:
     """Weights that lack a tensor would be drawn at random, in whatever size the config states."""
-    weights = load_file(base / WEIGHTS)
+    weights = {name: tensor.clone() for name, tensor in load_file(base / WEIGHTS).items()}
     kept = {name: t for name, t in weights.items() if "intermediate" not in name}
     kept = {name: t for name, t in kept.items() if "output.dense" not in name}
     save_file(kept, base / WEIGHTS)

@@ -21,6 +21,7 @@ from prixlm.cli.evaluate import evaluate_app
 from prixlm.cli.reproduce import reproduce_app
 from prixlm.cli.terminal import log_to_stderr, print_note, print_traceback
 from prixlm.errors import PrixError, Stopped, missing_extra
+from prixlm.files import damage_message
 from prixlm.threads import share_cores
 
 # The order is that of `prixlm --help`.
@@ -62,6 +63,8 @@ class _Commands(TyperGroup):
             context = getattr(error, "ctx", None)
             path = "prixlm" if context is None else context.command_path
             raise PrixError(f"{error.format_message()} See `{path} --help`.") from None
+        if extra.get("standalone_mode") is False:
+            return code
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -119,12 +122,15 @@ def main() -> None:
         # `prixlm stats | head` closes stdout early. Python flushes it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        _fail(f"{error.filename or 'the output'}: {error.strerror or error}.")
-    except RuntimeError as error:
-        if "interrupt" not in str(error).lower():  # DuckDB reports Ctrl-C in this way
-            raise
-        _fail(f"interrupted; {_RESUME}", 130)
+    except Exception as error:
+        damage = damage_message(error)
+        if damage is not None:
+            _fail(damage)
+        if isinstance(error, OSError):
+            _fail(f"{error.filename or 'the output'}: {error.strerror or error}.")
+        if isinstance(error, RuntimeError) and "interrupt" in str(error).lower():
+            _fail(f"interrupted; {_RESUME}", 130)  # DuckDB reports Ctrl-C in this way
+        raise
 
 
 def _stop(number: int, _frame: object) -> None:

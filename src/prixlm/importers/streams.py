@@ -33,6 +33,9 @@ XZ_MEMORY = 256 << 20
 """Bytes that the dictionary of an .xz archive may take: `xz -9` asks for 64 MiB, a bomb for 4 GiB.
 (zstd's own limit is 128 MiB; gz and bz2 need less than 4.)"""
 _SMALL_READ = 1 << 16
+_PARALLEL_BYTES = 1 << 20
+"""Smallest bz2 file that is read in several threads. They hold blocks ahead, which of a bomb expand
+to hundreds of MiB; bombs are small."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _DAMAGE = (
     EOFError,
@@ -134,7 +137,7 @@ class SourceReader:
         match self._suffix:
             case ".gz":
                 return gzip.GzipFile(fileobj=raw)
-            case ".bz2" if cores >= 2:
+            case ".bz2" if cores >= 2 and self._path.stat().st_size >= _PARALLEL_BYTES:
                 return rapidgzip.IndexedBzip2File(str(self._path), parallelization=cores)
             case ".bz2":
                 return bz2.BZ2File(raw)
