@@ -516,7 +516,7 @@ def test_json_is_read_or_a_value_error(tmp_path: Path, monkeypatch: pytest.Monke
     assert read_json(path) == {"a": 1}
     for text in ("[" * 200_000, "{", "", "9" * 10_000):
         path.write_text(text)
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"\w"):
             read_json(path)
     path.write_bytes(b"\xff")
     with pytest.raises(ValueError, match="utf-8"):
