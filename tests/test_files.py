@@ -547,4 +547,4 @@ def test_cells_that_a_spreadsheet_would_compute_are_guarded(tmp_path: Path) -> N
     for suffix in (".tsv", ".csv"):
         write_rows([table], schema, tmp_path / f"a{suffix}")
     assert (tmp_path / "a.tsv").read_text() == "name\tscore\n'=1+1\t-1.5\nplain\t2.0\n\t\n"
-    assert (tmp_path / "a.csv").read_text() == "name,score\n'=1+1,-1.5\nplain,2\n,\n"
+    assert (tmp_path / "a.csv").read_text() == 'name,score\n"\'=1+1",-1.5\n"plain",2\n,\n'

@@ -128,7 +128,7 @@ def damage(path: Path, generator: random.Random) -> str:
     elif kind == "text":
         data = bytearray(EVIL.encode())
     else:
-        data += data
+        data += bytes(data)
     path.write_bytes(bytes(data))
     return kind
 

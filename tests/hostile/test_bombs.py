@@ -26,9 +26,9 @@ from tests.hostile.attacks import FULL, attack
 
 MORE_MIB = 420
 """As `docs/reference/limits.md` states it."""
-EXPANDED = (1 << 30) + (64 << 20) if FULL else 96 << 20
+EXPANDED = (1 << 30) + (64 << 20) if FULL else 48 << 20
 """Bytes that an archive expands to. `make test` lowers the limit, to save time, not memory."""
-FREE = streams.FREE_EXPANSION if FULL else 32 << 20
+FREE = streams.FREE_EXPANSION if FULL else 16 << 20
 
 MEASURE = """
 import resource, sys
@@ -224,13 +224,13 @@ def test_a_file_that_is_deep_or_long_is_one_line(name: str, tmp_path: Path) -> N
 
 
 def test_a_parquet_file_of_one_long_text_many_times_is_cut(tmp_path: Path) -> None:
-    number = 200_000
+    number = 20_000
     column = pa.DictionaryArray.from_arrays(pa.array([0] * number, pa.int32()), ["x" * (1 << 20)])
     ends = pa.array(["a"] * number)
     path = tmp_path / "facts.parquet"
     table = {"lang": pa.array(["en"] * number), "subject": column, "relation": ends, "object": ends}
     pq.write_table(pa.table(table), path)
-    assert path.stat().st_size < 4 << 20, "200 GiB of text"
+    assert path.stat().st_size < 4 << 20, "20 GiB of text"
     with pytest.raises(PrixError, match="name or key too long"):
         import_kb([path], tmp_path / "kb")
 
@@ -262,7 +262,6 @@ def test_a_manifest_with_other_kinds_of_values_is_one_line(tmp_path: Path) -> No
         for value in (None, [], {}, "x", -1, {"entities": "x"}, [[]], {"en": {"x": {}}}):
             path.write_text(json.dumps(values | {key: value}), "utf-8")
             attack("stats", kb.folder)
-            attack("stats", kb.folder, "--json")
     for key in values["counts"]:
         for value in (None, [], "x", -1, 10**30, {"en": "x"}, {"../x": 1}, 1.5):
             counts = values["counts"] | {key: value}

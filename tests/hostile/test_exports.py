@@ -88,7 +88,7 @@ def test_rdf_is_read_by_rdflib_and_pyoxigraph(
     syntax = ox.RdfFormat.N_TRIPLES if format == "nt" else ox.RdfFormat.N_QUADS
     quads = list(ox.parse(text.encode(), format=syntax))  # strict: every IRI is checked
     graph: Any = rdflib.Graph() if format == "nt" else rdflib.Dataset()
-    graph.parse(data=text, format=format)
+    graph.parse(data=text, format={"nt": "nt", "nq": "nquads"}[format])
     found = graph.objects(None, rdflib.RDFS.label)
     if format == "nq":
         found = (quad[2] for quad in graph.quads((None, rdflib.RDFS.label, None, None)))

@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
+from prixlm.service import api, pages, reconcile
 from prixlm.service.app import create_app
 from prixlm.service.opened import Folders
 from prixlm.service.workbench import Workbench
@@ -60,24 +61,19 @@ def client(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 def routes(client: TestClient) -> list[tuple[str, str, list[str]]]:
     """Return method, path and names of parameters of every endpoint."""
     app: Any = client.app
-    described = app.openapi()
-    pool = sorted(
-        {
-            parameter["name"]
-            for path in described["paths"].values()
-            for operation in path.values()
-            for parameter in operation.get("parameters", ())
-        }
-    )
-    found = []
-    for route in app.routes:
-        if isinstance(route, Mount):
-            found.append(("GET", route.path + "/{path}", []))
-        elif isinstance(route, Route):
-            names = pool
-            if isinstance(route, APIRoute):
-                names = sorted({*asked_for(route.dependant), *pool})
-            found += [(method, route.path, names) for method in sorted(route.methods or ())]
+    paths = app.openapi()["paths"].values()
+    described = [operation for path in paths for operation in path.values()]
+    pool = sorted({p["name"] for operation in described for p in operation.get("parameters", ())})
+    found = [("GET", "/api/openapi.json", pool)]
+    for module in (api, reconcile, pages):
+        for route in module.make_router(app.state.workbench).routes:
+            if isinstance(route, Mount):
+                found.append(("GET", route.path + "/{path}", []))
+            elif isinstance(route, Route):
+                names = pool
+                if isinstance(route, APIRoute):
+                    names = sorted({*asked_for(route.dependant), *pool})
+                found += [(method, route.path, names) for method in sorted(route.methods or ())]
     return found
 
 
@@ -102,8 +98,10 @@ def check(answer: Any, what: str, house: House) -> None:
         json.loads(answer.text)
 
 
-def test_there_are_endpoints(client: TestClient) -> None:
+def test_there_are_endpoints_of_every_room(client: TestClient) -> None:
     found = {path for _, path, _ in routes(client)}
+    app = Path(create_app.__code__.co_filename).read_text("utf-8")
+    assert "for module in (api, reconcile, pages)" in app, "a new router: add it to `routes`"
     assert len(found) > 30 and {"/", "/api/marks", "/reconcile", "/api/search"} <= found
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from prixlm import PrixError
+from prixlm import KB, EnrichConfig, PrixError, enrich
 from prixlm.cli.terminal import console, print_json, print_lines, print_note, print_traceback
 from prixlm.untrusted import printable
 from tests.helpers import Ran, run_python
 from tests.hostile.attacks import (
     EVIL,
+    FULL,
     NAMES,
     VALUES,
     assert_harmless,
@@ -26,6 +27,7 @@ from tests.hostile.attacks import (
 from tests.hostile.conftest import GRAPH, MIRROR, House
 
 Args = list[object]
+QUICK = ("--effort", "quick")
 
 
 def evaluated(house: House, to: Path) -> dict[str, list[Args]]:
@@ -102,10 +104,10 @@ def cases(house: House, to: Path) -> dict[str, list[Args]]:
             ["--kb", house.kb, "--mention", "x", "--lang", EVIL],
         ],
         "enrich": [
-            [house.kb, "--into", "fi", "--to", to / "work", "--effort", "quick", "--dry-run"],
-            [house.kb, "--into", "fi", "--to", to / "other", "--effort", "quick"],
-            [house.kb, "--into", "fi", "--to", to / "none", "--relations", "nope"],
+            [house.evil, "--into", "fi", "--to", to / "work"],
             [house.kb, "--into", EVIL, "--to", to / "evil"],
+            *([] if not FULL else [[house.kb, "--into", "fi", "--to", to / "work", "--dry-run"]]),
+            *([] if not FULL else [[house.kb, "--into", "fi", "--to", to / "w", *QUICK]]),
         ],
         "review": [
             [house.proposals, "--to", to / "review.tsv"],
@@ -176,9 +178,11 @@ def test_an_unknown_option_or_command_is_one_line() -> None:
 
 def test_an_unknown_relation_lists_relations_that_are_not_obeyed(house: House) -> None:
     """The hole of the issue: names of relations reached the terminal raw through an error."""
-    ask = ("--lang", "en", "--subject", "France", "--relation", "nope")
-    ran = attack("complete", house.model, "--kb", house.kb, *ask, codes=(2,))
-    assert r"\x1b" in ran.stderr, "the name is shown"
+    config = EnrichConfig(into=("en",), relations=("nope",))
+    with pytest.raises(PrixError, match=r"it has \d+, such as") as refused:
+        enrich(KB(house.split), house.folder / "none", config)
+    assert r"\x1b" in str(refused.value), "the name is shown"
+    assert_harmless(Ran(0, str(refused.value), ""))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -140,9 +140,10 @@ def _listen(host: str, port: int) -> socket.socket:
         # the body of an answer waits 40 ms for the receipt of the head.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise PrixError(
-            f"cannot listen on {host}, port {port} ({error.strerror or error}): pass another "
+            f"cannot listen on {host}, port {port} ({reason}): pass another "
             "--port, or --port 0 for a free one."
         ) from None
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prixlm.errors import PrixError
 from prixlm.files import check_pages, quote_path, write_atomically
 from prixlm.kb.coverage import count_coverage
 from prixlm.kb.store import KB
@@ -74,6 +75,7 @@ def write_report(to: Path | str, report: Report) -> Path:
     check_pages(to / "report.json", [to / "report.html", to / "report.md"], _is_report)
     to.mkdir(parents=True, exist_ok=True)
     manifest = read_manifest(report.proposals)
+    _check_manifest(manifest, report.proposals)
     content = _page_content(report, manifest)
     as_json = {
         "manifest": manifest,
@@ -88,6 +90,18 @@ def write_report(to: Path | str, report: Report) -> Path:
     write_atomically(to / "report.md", _render_markdown(content, report.tables))
     write_atomically(to / "report.json", json.dumps(as_json, ensure_ascii=False, indent=1) + "\n")
     return to / "report.html"
+
+
+def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
+    """Refuse a manifest without the settings that the page shows: others may have written it."""
+    config = manifest["config"]
+    missing, threshold = config.get("missing"), config.get("min_confidence")
+    known = missing.get("known") if isinstance(missing, dict) else None
+    if not isinstance(known, list) or not isinstance(threshold, int | float):
+        raise PrixError(
+            f"the manifest of {folder} lacks settings of the run: make the proposals again with "
+            "`prixlm enrich`."
+        )
 
 
 def _is_report(values: Any) -> bool:

@@ -201,6 +201,11 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
         or not (folder / "proposals.parquet").is_file()
     ):
         raise PrixError(f"{folder} is not a proposals folder: make one with `prixlm enrich`.")
+    wrong = _find_wrong(values)
+    if wrong is not None:
+        raise PrixError(
+            f"{folder / _MANIFEST}: {wrong} is not what `prixlm enrich` writes: run it again."
+        )
     # A copy that broke off leaves a Parquet file without its footer.
     for table in sorted(folder.glob("*.parquet")):
         try:
@@ -211,6 +216,20 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
                 f"{table} cannot be read ({reason}): run `prixlm enrich` again."
             ) from None
     return values
+
+
+def _find_wrong(values: dict[str, Any]) -> str | None:
+    """Return a part of a manifest that is of another kind than we write; None if none is."""
+    for name in ("tool", "licence", "kb"):
+        if not isinstance(values.get(name), str):
+            return name
+    config, sources = values.get("config"), values.get("sources")
+    if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
+        return "sources"
+    into = config.get("into") if isinstance(config, dict) else None
+    if not isinstance(into, list) or not all(isinstance(lang, str) for lang in into):
+        return "config.into"
+    return None if isinstance(values.get("trials", []), list) else "trials"
 
 
 def write_timings(folder: Path, seconds: dict[str, float]) -> None:

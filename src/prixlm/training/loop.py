@@ -73,7 +73,9 @@ class TrainingConfig:
     seed: int = 0  # of new weights and of dropout
 
     def __post_init__(self) -> None:
-        if not self.lr > 0 or not 0 <= self.warmup <= 1 or not self.clip > 0:
+        if not 0 <= self.seed < 1 << 63:
+            raise PrixError(f"seed {self.seed}: expected 0 to {(1 << 63) - 1}.")
+        if not 0 < self.lr < math.inf or not 0 <= self.warmup <= 1 or not self.clip > 0:
             raise PrixError(
                 f"lr {self.lr}, clip {self.clip}, warmup {self.warmup}: expected lr and clip above "
                 "0, and warmup from 0 to 1."
