@@ -120,6 +120,10 @@ def write_proposals(folder: Path, kb: KB) -> Path:
     path = folder / "manifest.json"
     values = json.loads(path.read_text("utf-8"))
     values |= {"kb": kb.fingerprint(), "licence": EVIL, "sources": [EVIL], "tool": EVIL}
+    config = {"min_confidence": 0.5, "missing": {"known": ["train"]}, "relations": [EVIL]}
+    values["config"] |= config | {"limit": None}
+    values |= {"proposals": {"fi": {EVIL: len(NAMES)}}, "rankers": [EVIL]}
+    values |= {"labels": {"fi": {"names": 3}}, "links": {"fi": {"links": 3}}}
     path.write_text(json.dumps(values), "utf-8")
     return folder
 

@@ -93,15 +93,38 @@ def write_report(to: Path | str, report: Report) -> Path:
 
 
 def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
-    """Refuse a manifest without the settings that the page shows: others may have written it."""
+    """Refuse a manifest without what the page shows: others may have written it."""
     config = manifest["config"]
-    missing, threshold = config.get("missing"), config.get("min_confidence")
-    known = missing.get("known") if isinstance(missing, dict) else None
-    if not isinstance(known, list) or not isinstance(threshold, int | float):
+    missing = config.get("missing")
+    counts = [manifest.get("proposals"), manifest.get("labels", {}), manifest.get("links", {})]
+    rankers, relations = manifest.get("rankers"), config.get("relations")
+    is_right = (
+        isinstance(missing, dict)
+        and isinstance(missing.get("known"), list)
+        and isinstance(config.get("min_confidence"), int | float)
+        and isinstance(config.get("limit", ""), int | None)
+        and (relations is None or _are_texts(relations))
+        and _are_texts(rankers)
+        and all(isinstance(part, dict) for part in counts)
+        and all(isinstance(kinds, dict) for part in counts for kinds in part.values())
+        and all(isinstance(number, int) for number in _numbers(counts))
+    )
+    if not is_right:
         raise PrixError(
-            f"the manifest of {folder} lacks settings of the run: make the proposals again with "
-            "`prixlm enrich`."
+            f"the manifest of {folder} is not what `prixlm enrich` writes: make the proposals "
+            "again."
         )
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _numbers(counts: Sequence[dict[str, dict[str, Any]]]) -> Iterator[Any]:
+    """Yield the counts of facts, names and links that the page shows."""
+    for part, name in zip(counts, (None, "names", "links"), strict=True):
+        for kinds in part.values():
+            yield from kinds.values() if name is None else [kinds.get(name)]
 
 
 def _is_report(values: Any) -> bool:
