@@ -530,7 +530,12 @@ def test_json_is_read_or_a_value_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_errors_of_reading_are_told_and_others_are_not() -> None:
-    for error in (pa.ArrowInvalid("bad page\nmore"), OSError("thrift"), duckdb.IOException("no")):
+    for error in (
+        pa.ArrowInvalid("bad page\nmore"),
+        OSError("thrift"),
+        duckdb.IOException("no"),
+        duckdb.Error("x"),
+    ):
         message = damage_message(error)
         assert (
             message is not None

@@ -436,8 +436,10 @@ def damage_message(error: BaseException) -> str | None:
     if duckdb is not None:
         known += [duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException]
         known += [duckdb.ConversionException, duckdb.OutOfRangeException]
-    # Arrow's errors of reading are OSErrors without a number.
-    if isinstance(error, tuple(known)) or (isinstance(error, OSError) and error.errno is None):
+    is_damage = isinstance(error, tuple(known))
+    # DuckDB raises its base class for pages that it cannot decode; Arrow an OSError without number.
+    is_damage |= duckdb is not None and type(error) is duckdb.Error
+    if is_damage or (isinstance(error, OSError) and error.errno is None):
         text = (str(error).splitlines() or [type(error).__name__])[0][:300]
         return f"a file is damaged or not what prixlm wrote ({text}). Make it again."
     return None

@@ -217,3 +217,13 @@ def test_files_that_cannot_be_read_are_named(completer: Completer, tmp_path: Pat
     ):
         with pytest.raises(PrixError, match=message):
             answer_file(completer, tmp_path / source, tmp_path / out, SearchConfig())
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_the_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "queries.tsv"
+    path.write_bytes(b"lang\tsubject\trelation\nen\ta\tb\nen\t\x94\tb\tc\td\n")
+    with pytest.raises(PrixError, match="is not UTF-8 after line"):
+        batch._QueriesFile(path, "queries.tsv").count()
+    assert capfd.readouterr().err == "", "and nothing else is printed"

@@ -8,6 +8,7 @@ answer, with the number of its query, and one row with an `error` per query that
 Finished parts lie in OUT.partial until all are there; the same command resumes from them.
 """
 
+import codecs
 import contextlib
 import hashlib
 import itertools
@@ -168,7 +169,24 @@ class _QueriesFile:
 
     def count(self) -> int:
         """Count the rows; refuse a file that cannot be read to its end."""
+        if self.path.suffix != ".parquet":
+            self._check_text()
         return sum(batch.num_rows for batch in self._batches())
+
+    def _check_text(self) -> None:
+        """Refuse a file that is not UTF-8: Arrow would print a traceback for a bad row of it."""
+        decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    line += decoder.decode(block).count("\n")
+                decoder.decode(b"", final=True)
+        except OSError as error:
+            raise PrixError(f"{self.shown} cannot be read: {error.strerror or error}.") from None
+        except UnicodeDecodeError as error:
+            raise PrixError(
+                f"{self.shown} is not UTF-8 after line {line} ({error.reason}): save it as UTF-8."
+            ) from None
 
     def parts(self) -> Iterator[list[Query | _BadRow]]:
         """Yield the queries of each part."""
