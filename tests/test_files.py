@@ -312,6 +312,8 @@ def test_a_target_is_replaced_only_when_asked_and_only_if_it_is_ours(tmp_path: P
     with pytest.raises(PrixError, match="not replaced"):
         check_target(tmp_path / "link", [], True, "prixlm-kb")
     (tmp_path / "other.partial").mkdir()
+    check_target(tmp_path / "other", [], False, "prixlm-kb")  # empty: perhaps made just now
+    (tmp_path / "other.partial" / "thesis.txt").touch()
     with pytest.raises(PrixError, match="is in the way"):
         check_target(tmp_path / "other", [], False, "prixlm-kb")
 
@@ -393,6 +395,7 @@ def test_a_file_of_results_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(PrixError, match=r"out\.tsv is already there\. Move it"):
         check_new_file(tmp_path / "out.tsv")
     (tmp_path / "other.tsv.partial").mkdir()
+    (tmp_path / "other.tsv.partial" / "thesis.txt").touch()
     with pytest.raises(PrixError, match=r"other\.tsv\.partial is in the way"):
         check_new_file(tmp_path / "other.tsv")
 

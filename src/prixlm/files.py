@@ -89,7 +89,9 @@ def replacing(path: Path, *, new: bool = False) -> Iterator[Path]:
 def _claimed(temporary: Path, path: Path, wait: bool) -> Iterator[None]:
     """Hold the lock of a temporary file, which is created or emptied."""
     while True:
-        with temporary.open("ab") as file:
+        if temporary.is_symlink():  # in a folder of others: what it names must not be written
+            temporary.unlink()
+        with _open_own(temporary) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
@@ -104,6 +106,17 @@ def _claimed(temporary: Path, path: Path, wait: bool) -> Iterator[None]:
                 file.truncate(0)
                 yield
                 return
+
+
+def _open_own(path: Path) -> IO[bytes]:
+    """Open or create a file of our own; refuse a link, which may name a file of others."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.fdopen(os.open(path, flags, 0o666), "r+b")
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PrixError(f"{path} is a link, so it is not written. Delete it.") from None
+        raise
 
 
 def _name_new(temporary: Path, path: Path) -> None:
@@ -180,6 +193,10 @@ class Workspace:
 
     def remove(self) -> None:
         """Delete the workspace: its result is published, or can never be made."""
+        # The lock goes last: a folder with content and no lock is taken for one of others.
+        for path in self.folder.iterdir():
+            if path.name != _LOCK:
+                _remove(path)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -358,11 +375,21 @@ def check_new_file(out: Path) -> None:
 
 
 def _check_work_folder(work: Path) -> None:
-    if work.exists() and not (work / _LOCK).is_file():
+    # An empty folder is one that another command is making or removing at this moment.
+    if work.exists() and not (work / _LOCK).is_file() and _has_content(work):
         raise PrixError(
             f"{work} is in the way: prixlm works in this folder but did not make it. "
             "Move it, or name another target."
         )
+
+
+def _has_content(folder: Path) -> bool:
+    try:
+        return any(path.name != _LOCK for path in folder.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:  # a file of others
+        return True
 
 
 @contextlib.contextmanager
@@ -370,7 +397,11 @@ def locked(folder: Path) -> Iterator[None]:
     """Create a folder and hold its lock: only one command at a time works in it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / _LOCK).open("w") as file:
+        try:
+            opened = _open_own(folder / _LOCK)
+        except FileNotFoundError:  # another command has finished and removed the folder just now
+            continue
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -109,7 +109,7 @@ def test_every_endpoint_withstands_every_value(
     client: TestClient, house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     generator = random.Random(SEED)
-    values = [*NAMES, *VALUES, "fact-0", "en:Finland", "x" * 40_000, "\x00", "en", "1"]
+    values = [*NAMES, *VALUES, "fact-0", "en:Finland", "x" * 9_000, "\x00", "en", "1"]
     for method, path, names in routes(client):
         for _ in range(budget(3, 60)):
             address = re.sub(

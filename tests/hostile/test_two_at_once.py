@@ -230,3 +230,22 @@ def test_reviewers_who_mark_at_once_lose_no_mark(house: House, tmp_path: Path) -
     with contextlib.closing(Marks.open(folder, read_only=True)) as marks:
         for number in range(len(threads)):
             assert len(marks.rows_of(f"r{number}", "facts", "accept")) == 10
+
+
+def test_links_in_a_folder_of_others_are_not_written_through(tmp_path: Path) -> None:
+    """An archive can bring links: `lock` and `….tmp` could name any file of this machine."""
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "lock").symlink_to(precious)
+    (folder / "a.json.tmp").symlink_to(precious)
+    with pytest.raises(PrixError, match="lock is a link, so it is not written"), locked(folder):
+        pass
+    with replacing(folder / "a.json") as temporary:
+        temporary.write_text("new")
+    assert precious.read_text() == "keep" and (folder / "a.json").read_text() == "new"
+    (folder / "b.json").symlink_to(precious)
+    with replacing(folder / "b.json") as temporary:
+        temporary.write_text("new")
+    assert precious.read_text() == "keep", "a rename replaces the link, not what it names"
