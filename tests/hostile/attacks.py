@@ -89,10 +89,10 @@ def valued_options(command: Any) -> list[str]:
     ]
 
 
-def attack(*args: object, codes: tuple[int, ...] = (0, 2)) -> Ran:
+def attack(*args: object, codes: tuple[int, ...] = (0, 2), cwd: Path | None = None) -> Ran:
     """Run a command in this process; an exception that is not ours, or a hang, fails the test."""
     with at_most(60):
-        ran = run_prixlm(*args)
+        ran = run_prixlm(*args, cwd=cwd)
     assert_harmless(ran, codes)
     return ran
 

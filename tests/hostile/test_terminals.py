@@ -162,12 +162,9 @@ def test_any_value_of_an_option_is_used_or_refused_in_one_line(
     if option in args:
         place = args.index(option)
         del args[place : place + 2]
-    attack(
-        *command.split(),
-        *args,
-        f"{option}={value}" if option.startswith("--") else option,
-        *([] if option.startswith("--") else [value]),
-    )
+    given = [f"{option}={value}"] if option.startswith("--") else [option, value]
+    # A value may be a path, such as `--to=nan`: not in the checkout.
+    attack(*command.split(), *args, *given, cwd=tmp_path)
 
 
 def test_an_unknown_option_or_command_is_one_line() -> None:
