@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-full docs wheel-check install format benchmarks clean
+.PHONY: demo test test-full test-cluster docs wheel-check install format benchmarks clean
 
 demo: $(READY)
 	$(BIN)/prixlm demo --to demo
@@ -21,6 +21,10 @@ test: $(READY)
 test-full: export PRIXLM_TEST_FULL = 1
 test-full: test
 
+# Kill workers, nodes and drivers of a Ray cluster of three nodes at random moments, ten times.
+test-cluster: $(READY)
+	PRIXLM_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/engine/test_cluster.py
+
 docs: $(READY)
 	$(BIN)/mkdocs build --strict
 
@@ -35,7 +39,7 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "prixlm needs Python 3.11 or newer; pass PYTHON=... to make" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev,docs,benchmarks,model,serve,ja,baselines]'
+		--constraint constraints.txt --editable '.[dev,docs,benchmarks,model,serve,ja,baselines,ray]'
 	@touch $@
 
 format: $(READY)

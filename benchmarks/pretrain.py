@@ -159,7 +159,7 @@ def run_peer(args: argparse.Namespace) -> dict[str, Any]:
 def as_rows(model: PrixLM, batch: Batch) -> list[dict[str, Any]]:
     """Return a batch as rows that end with `[EOS]` and a separator, as the paper prints them."""
     lengths, prefixes = batch.length.tolist(), batch.prefix.tolist()
-    end = [model.encoder.id("[EOS]"), model.encoder.id(model.encoder.base.separator)]
+    end = [model.end_of_name, *model.encoder.separators[:1]]
     return [
         {"input_ids": [*ids[:length].tolist(), *end], "prefix": prefix}
         for ids, length, prefix in zip(batch.ids, lengths, prefixes, strict=True)

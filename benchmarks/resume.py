@@ -12,7 +12,6 @@ made from them (loss.png, the report).
 """
 
 import argparse
-import hashlib
 import json
 import os
 import random
@@ -24,6 +23,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from kills import digests
+
 FOLDERS = {
     "split": "split.partial",
     "graph": "graph",
@@ -32,8 +33,6 @@ FOLDERS = {
     "propose": "proposals.partial",
 }
 """Steps to kill in, and what appears when each has begun."""
-LOGS = {"timings.json", "metrics.jsonl", "state.json", "work.json", "loss.png", "lock"}
-"""Files that hold times."""
 
 
 def command(source: Path, to: Path, minutes: float) -> list[str]:
@@ -42,16 +41,6 @@ def command(source: Path, to: Path, minutes: float) -> list[str]:
         *(sys.executable, "-m", "prixlm", "enrich", str(source), "--into", "et"),
         *("--to", str(to), "--minutes", str(minutes)),
     ]
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Return the hash of every file that does not hold times."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
-        if path.name not in LOGS and "report" not in path.relative_to(folder).parts
-    }
 
 
 def main() -> None:

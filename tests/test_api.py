@@ -15,7 +15,7 @@ VERBS += ["run_job"]
 NOUNS = ["KB", "Entity", "Triple", "Link", "Query", "Answer", "PrixLM", "Completer"]
 NOUNS += ["EntityEncoder", "EntityLinker", "MentionLinker", "PrixError"]
 CONFIGS = [f"{name}Config" for name in ("Split", "Pretrain", "Mirror", "Graph", "Enrich", "Export")]
-CONFIGS += ["SearchConfig", "JobConfig"]
+CONFIGS += ["SearchConfig", "JobConfig", "EngineConfig"]
 FAST_FUSION = partial(FusionConfig, facts=150, depth=5, iterations=20, smallest=20)
 """The default takes ten seconds to fit."""
 

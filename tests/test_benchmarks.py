@@ -250,3 +250,31 @@ def test_right_and_matched_rows_are_counted(
     openrefine.describe("service", questions, judged, 1.5)
     assert capsys.readouterr().out == "| service | 50.0% | 33.3% | 2 | 50.0% | 1.5 |\n"
     assert openrefine.plain("http://dbpedia.org/resource/C#12") == "http://dbpedia.org/resource/C"
+
+
+def test_kills_compares_what_holds_no_times(tmp_path: Path) -> None:
+    kills = load("kills")
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.parquet").write_bytes(b"same")
+        (tmp_path / folder / "metrics.jsonl").write_text(folder)
+    one, other = (kills.digests(tmp_path / folder) for folder in ("one", "other"))
+    assert list(one) == ["one/a.parquet"] and list(one.values()) == list(other.values())
+    assert kills.digests(tmp_path / "one" / "a.parquet").keys() == {"a.parquet"}
+    assert kills.Tally(kills=3).is_good() and not kills.Tally(lost=1).is_good()
+
+
+def test_kills_has_every_command_that_the_issue_names(tmp_path: Path) -> None:
+    known = {name.split(" ")[0] for name in load("kills").cases(tmp_path)}
+    assert known >= {
+        *("import", "split", "graph", "pretrain", "mirror", "complete", "link", "enrich"),
+        *("review", "export"),
+    }
+
+
+def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
+    kills = load("kills")
+    args = ("import", "--format", "world", "--to", tmp_path / "kb")
+    assert kills.kill_after(0.2, *args)
+    assert not (tmp_path / "kb").exists()
+    assert not kills.kill_after(60, "--version")

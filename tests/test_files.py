@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from prixlm.files import (
     check_new_file,
     check_pages,
     check_target,
+    damage_message,
     disk_errors,
     drop_oldest_caches,
     is_cached,
@@ -31,9 +33,11 @@ from prixlm.files import (
     partial_folder,
     publish,
     quote_path,
+    read_json,
     read_stamp,
     replacing,
     seal,
+    take_name,
     whole_folder,
     write_atomically,
     write_rows,
@@ -310,6 +314,8 @@ def test_a_target_is_replaced_only_when_asked_and_only_if_it_is_ours(tmp_path: P
     with pytest.raises(PrixError, match="not replaced"):
         check_target(tmp_path / "link", [], True, "prixlm-kb")
     (tmp_path / "other.partial").mkdir()
+    check_target(tmp_path / "other", [], False, "prixlm-kb")  # empty: perhaps made just now
+    (tmp_path / "other.partial" / "thesis.txt").touch()
     with pytest.raises(PrixError, match="is in the way"):
         check_target(tmp_path / "other", [], False, "prixlm-kb")
 
@@ -391,6 +397,7 @@ def test_a_file_of_results_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(PrixError, match=r"out\.tsv is already there\. Move it"):
         check_new_file(tmp_path / "out.tsv")
     (tmp_path / "other.tsv.partial").mkdir()
+    (tmp_path / "other.tsv.partial" / "thesis.txt").touch()
     with pytest.raises(PrixError, match=r"other\.tsv\.partial is in the way"):
         check_new_file(tmp_path / "other.tsv")
 
@@ -506,3 +513,67 @@ def test_a_sealed_cache_that_is_damaged_is_not_used(tmp_path: Path, damage: str)
     else:
         (folder / "sizes.json").write_text("[1")
     assert not is_cached(folder, stamp)
+
+
+def test_a_run_moves_the_temporary_files_of_the_last_away(tmp_path: Path) -> None:
+    """So that a worker of the last run, wherever it is, cannot rename them into place."""
+    with open_workspace(tmp_path / "work", {}) as work:
+        old = work.start_run() / "part.tmp"
+        old.write_text("late")
+        assert not any(work.start_run().iterdir())
+        with pytest.raises(FileNotFoundError):
+            take_name(old, work.folder / "part")
+
+
+def test_the_first_folder_of_a_name_stays(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "temporary").mkdir()
+        (tmp_path / "temporary" / "a").write_text(str(number))
+        take_name(tmp_path / "temporary", tmp_path / "part")
+        shutil.rmtree(tmp_path / "temporary", ignore_errors=True)
+    assert (tmp_path / "part" / "a").read_text() == "1"
+
+
+def test_json_is_read_or_a_value_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": 1}')
+    assert read_json(path) == {"a": 1}
+    for text in ("[" * 200_000, "{", "", "9" * 10_000):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"\w"):
+            read_json(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match="utf-8"):
+        read_json(path)
+    monkeypatch.setattr("prixlm.files._MAX_JSON", 3)
+    path.write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"a\.json has more than"):
+        read_json(path)
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none")
+
+
+def test_errors_of_reading_are_told_and_others_are_not() -> None:
+    for error in (
+        pa.ArrowInvalid("bad page\nmore"),
+        OSError("thrift"),
+        duckdb.IOException("no"),
+        duckdb.Error("x"),
+    ):
+        message = damage_message(error)
+        assert (
+            message is not None
+            and message.startswith("a file is damaged")
+            and "more" not in (message)
+        )
+    for other in (OSError(errno.ENOENT, "x"), ValueError("x"), duckdb.BinderException("x")):
+        assert damage_message(other) is None
+
+
+def test_cells_that_a_spreadsheet_would_compute_are_guarded(tmp_path: Path) -> None:
+    schema = pa.schema({"name": pa.string(), "score": pa.float64()})
+    table = pa.table({"name": ["=1+1", "plain", None], "score": [-1.5, 2.0, None]}, schema=schema)
+    for suffix in (".tsv", ".csv"):
+        write_rows([table], schema, tmp_path / f"a{suffix}")
+    assert (tmp_path / "a.tsv").read_text() == "name\tscore\n'=1+1\t-1.5\nplain\t2.0\n\t\n"
+    assert (tmp_path / "a.csv").read_text() == 'name,score\n"\'=1+1",-1.5\n"plain",2\n,\n'

@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from prixlm import languages
 from prixlm.errors import PrixError
-from prixlm.languages import normalise, parse_languages, script_of_language, script_of_text
+from prixlm.languages import (
+    frequent_words,
+    normalise,
+    parse_languages,
+    script_of_language,
+    script_of_text,
+    word_frequencies,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +66,20 @@ def test_a_code_that_no_language_can_have_is_unknown_and_not_kept() -> None:
     before = languages._normalise.cache_info().currsize
     assert normalise("e" * 36) is None
     assert languages._normalise.cache_info().currsize == before
+
+
+def test_frequent_words_come_from_wordfreq() -> None:
+    words = frequent_words("fi", 50)
+    assert len(words) == 50 and "ja" in words
+    assert frequent_words("no", 50) == frequent_words("nb", 50)
+    for lang in ("te", "lo", "mr"):  # for which wordfreq would give English or Hindi
+        with pytest.raises(PrixError, match=f"wordfreq has no words of {lang}"):
+            frequent_words(lang, 50)
+
+
+def test_word_frequencies_are_shares_of_all_text_and_restore_the_final_sigma() -> None:
+    words = word_frequencies("el")
+    assert words["και"] > words["τους"] > words["στόουν"] > 0
+    assert "τουσ" not in words and "τουσ" in frequent_words("el", 100)
+    assert word_frequencies("no") == word_frequencies("nb")
+    assert word_frequencies("te") == word_frequencies("xx") == {}

@@ -123,3 +123,13 @@ def test_threads_share_a_few_heaps() -> None:
     if not arenas:
         pytest.skip("needs glibc")
     assert len(arenas) <= 2
+
+
+def test_threads_are_limited_inside_the_block_only() -> None:
+    code = (
+        "import torch; from prixlm.threads import limited_threads\n"
+        "torch.set_num_threads(3)\n"
+        "with limited_threads(1): print(torch.get_num_threads())\n"
+        "print(torch.get_num_threads())"
+    )
+    assert run_python(code).stdout.split() == ["1", "3"]

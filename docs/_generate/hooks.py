@@ -6,7 +6,7 @@ below `docs/`, so they cannot go stale.
 - `reference/cli/*.md` from the typer commands (`cli.py`);
 - `reference/settings/*.md` from the config dataclasses (`settings.py`);
 - `reference/api/ROOM.md`, one `:::` line for each module, which mkdocstrings fills in (`api.py`);
-- `changelog.md` and `contributing.md` from the files at the root of the repository.
+- `changelog.md`, `contributing.md` and `security.md` from the files at the root of the repository.
 """
 
 import re
@@ -22,7 +22,11 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from _generate import api, cli, settings  # noqa: E402  (after the path is set)
 
-ROOT_PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+ROOT_PAGES = {
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+}
 
 
 def generated_pages() -> Iterator[tuple[str, str]]:

@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "prixlm"
 PAGES = {
     "training": ("Settings: splits, models and training", ("kb", "lm", "training", "entities")),
     "enrichment": (
-        "Settings: search, rankers, links and enrichment",
-        ("decoding", "rankers", "linking", "enrichment", "proposals"),
+        "Settings: search, rankers, links, enrichment and engines",
+        ("engine", "decoding", "rankers", "linking", "enrichment", "proposals"),
     ),
     "evaluation": ("Settings: evaluation and the demo", ("evaluation", "")),
 }

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prixlm.decoding.completer import Completer, SearchConfig
+    from prixlm.engine.jobs import EngineConfig
     from prixlm.enrichment.job import JobConfig, run_job
     from prixlm.enrichment.run import EnrichConfig, enrich
     from prixlm.entities.encoder import EntityEncoder
@@ -44,6 +45,7 @@ __all__ = [
     "KB",
     "Answer",
     "Completer",
+    "EngineConfig",
     "EnrichConfig",
     "Entity",
     "EntityEncoder",
@@ -74,6 +76,7 @@ __all__ = [
 _HOMES = {
     "prixlm.decoding.completer": ("Completer", "SearchConfig"),
     "prixlm.proposals.export": ("ExportConfig", "export"),
+    "prixlm.engine.jobs": ("EngineConfig",),
     "prixlm.enrichment.job": ("JobConfig", "run_job"),
     "prixlm.enrichment.run": ("EnrichConfig", "enrich"),
     "prixlm.entities.encoder": ("EntityEncoder",),

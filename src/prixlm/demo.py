@@ -47,7 +47,7 @@ from prixlm.evaluation.entity_linking import (
     LinkingTask,
     withheld_tasks,
 )
-from prixlm.files import whole_folder, write_atomically
+from prixlm.files import disk_errors, locked, read_json, whole_folder, write_atomically
 from prixlm.importers.run import import_kb
 from prixlm.kb.split import SplitConfig, known_objects, split_kb
 from prixlm.kb.store import KB
@@ -72,6 +72,7 @@ KNOWN = ("train", "valid")
 """Splits that the enrichment may use; the test facts are hidden."""
 LEVEL = 0.8
 """Confidence from which a proposal counts."""
+_TIMINGS = "timings.json"
 _FOLDERS = ("report", "encoder", "start", "names", "few", "work", "split", "kb")
 _NUM_EXAMPLES = 3
 _INTRODUCTION = (
@@ -209,8 +210,19 @@ def run_demo(
     announce: Announce | None = None,
 ) -> Demo:
     """Run all steps in the folder `to`. announce: called with a line about each step."""
-    config = config or DemoConfig()
-    to.mkdir(parents=True, exist_ok=True)
+    # Without timings the folders are not ours, and the next demo would remove them.
+    others = [name for name in _FOLDERS if (to / name).exists()]
+    if others and not (to / _TIMINGS).exists():
+        raise PrixError(
+            f"{to} has a folder {others[0]} that was not made by a demo: name another folder."
+        )
+    with disk_errors(to), locked(to):
+        return _run(to, progress, config or DemoConfig(), announce)
+
+
+def _run(
+    to: Path, progress: Progress | None, config: DemoConfig, announce: Announce | None
+) -> Demo:
     clock = _Clock(to, announce)
     if (to / "report" / "report.html").exists():
         clock.start_over()
@@ -234,17 +246,11 @@ class _Clock:
     """Seconds by step, added up over all runs of an interrupted demo."""
 
     def __init__(self, to: Path, announce: Announce | None) -> None:
-        self.to, self.path, self.announce = to, to / "timings.json", announce
+        self.to, self.path, self.announce = to, to / _TIMINGS, announce
         self.seconds: dict[str, float] = {}
         if self.path.exists():
-            self.seconds = json.loads(self.path.read_text("utf-8"))
+            self.seconds = read_json(self.path)
             return
-        # Without timings the folders are not ours, and the next demo would remove them.
-        others = [name for name in _FOLDERS if (to / name).exists()]
-        if others:
-            raise PrixError(
-                f"{to} has a folder {others[0]} that was not made by a demo: name another folder."
-            )
         self._write()
 
     @contextmanager

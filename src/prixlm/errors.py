@@ -1,8 +1,10 @@
 """The exceptions that the command line turns into one line.
 
 A `PrixError` says what was found, what was expected and what to do; the command prints its text and
-exits with code 2. Our own invariants use `assert` instead.
+exits with its code, mostly 2. Our own invariants use `assert` instead.
 """
+
+from prixlm.untrusted import one_line
 
 EXTRAS = {
     "model": (
@@ -33,7 +35,9 @@ EXTRAS = {
         "tantivy",
         "uvicorn",
     ),
+    "lora": ("peft",),
     "baselines": ("pykeen",),
+    "ray": ("ray",),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
 }
@@ -50,6 +54,19 @@ class PrixError(Exception):
         ...     print(error)
         nowhere is not a KB folder...
     """
+
+    code = 2
+    """The exit code of a command that ends with it."""
+
+    def __init__(self, message: object = "") -> None:
+        """Keep the message on one line; names and paths in it are untrusted, so it is printable."""
+        super().__init__(one_line(str(message)))
+
+
+class ShardsFailed(PrixError):
+    """Parts of a job failed every time they were tried; all others are finished and kept."""
+
+    code = 1
 
 
 class Stopped(Exception):

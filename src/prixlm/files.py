@@ -12,18 +12,23 @@ atomic, so a killed process or a power cut leaves the old content or the new one
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
 import shutil
 import sys
 import threading
+import uuid
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from prixlm import remote
 from prixlm.errors import PrixError
+from prixlm.untrusted import guard_formula
 
 if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
     import duckdb
@@ -41,8 +46,11 @@ _KINDS = {
 }
 """The kinds of folders that prixlm makes. A kind is the format in the folder's manifest.json or, of
 folders without one, the file that is written last."""
+_MAX_JSON = 256 << 20
+"""Bytes of the largest JSON file that is read; ours have a few kB."""
 _LOCK = "lock"
 _PARTIAL = ".partial"
+_RUNNING = "running"
 _SIZES = "sizes.json"
 _REPLACED = ".replaced"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -56,19 +64,84 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, new: bool = False) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
-    The temporary name is fixed, so that the next attempt overwrites what a killed one left. Two
-    processes must not write the same path at once: hold a lock where that can happen.
+    The temporary name is fixed, so that the next attempt overwrites what a killed one left. Its
+    lock is held meanwhile: another process or thread that writes the same path waits.
+    A remote path gets its object when all of it is uploaded.
+    new: for a result that must not replace another one. Refuse to wait for another command, and to
+    replace a file that appeared since.
     """
+    if remote.is_remote(path):
+        with remote.uploading(path) as temporary:
+            yield temporary
+        return
     temporary = path.with_name(path.name + ".tmp")
+    with _claimed(temporary, path, wait=not new):
+        try:
+            os.utime(temporary, (0, 0))  # to tell an empty file from one that nobody wrote
+            yield temporary
+            status = temporary.stat()
+            if not status.st_size and not status.st_mtime:
+                raise FileNotFoundError(errno.ENOENT, "nothing was written", str(temporary))
+            _sync(temporary)
+            if new:
+                _name_new(temporary, path)
+            else:
+                temporary.replace(path)
+        except BaseException:
+            # Not after success: the name may be that of the next writer's file by then.
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _claimed(temporary: Path, path: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a temporary file, which is created or emptied."""
+    while True:
+        if temporary.is_symlink():  # in a folder of others: what it names must not be written
+            temporary.unlink()
+        with _open_own(temporary) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise PrixError(
+                    f"another command is writing {path}. Wait until it has finished, or name "
+                    "another file."
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+            # Whoever held the lock has renamed or removed the file: take that of the next one.
+            if _is_at(file.fileno(), temporary):
+                file.truncate(0)
+                yield
+                return
+
+
+def _open_own(path: Path) -> IO[bytes]:
+    """Open or create a file of our own; refuse a link, which may name a file of others."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        yield temporary
-        _sync(temporary)
+        return os.fdopen(os.open(path, flags, 0o666), "r+b")
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PrixError(f"{path} is a link, so it is not written. Delete it.") from None
+        raise
+
+
+def _name_new(temporary: Path, path: Path) -> None:
+    """Give a finished file its name; refuse if another file has it."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise PrixError(
+            f"{path} was written by another command meanwhile. Move it, or name another file."
+        ) from None
+    except OSError:  # a file system without hard links
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    else:
+        temporary.unlink()
 
 
 @contextlib.contextmanager
@@ -84,15 +157,26 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        _sync_files(temporary)
-        # Renaming to a folder that is not empty fails: another process or thread was faster.
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
+        take_name(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def take_name(temporary: Path, path: Path) -> None:
+    """Flush a finished file or folder to disk and rename it to `path`.
+
+    If `path` is a folder already, another process or thread was faster: the first one stays.
+    """
+    if not temporary.is_dir():
+        _sync(temporary)
+        temporary.replace(path)
+        return
+    _sync_files(temporary)
+    try:
+        temporary.rename(path)  # fails if `path` is a folder that is not empty
+    except OSError:
+        if not path.is_dir():
+            raise
 
 
 def publish(finished: Path, to: Path) -> None:
@@ -112,9 +196,40 @@ def publish(finished: Path, to: Path) -> None:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A locked folder of finished parts, all made from the inputs that its stamp describes."""
+    """A locked folder of finished parts, all made from the inputs that its stamp describes.
+
+    The parts of a job towards a remote target are in the store, where any machine finds them; the
+    folder then has copies.
+    """
 
     folder: Path
+    store: str | None = None  # URI of the parts; a hash of their inputs is in it
+
+    def __str__(self) -> str:
+        return self.store or str(self.folder)
+
+    def finished(self) -> set[str]:
+        """Return the names of all parts that are there."""
+        if self.store is not None:
+            return set(remote.list_names(self.store))
+        return {path.name for path in self.folder.iterdir()}
+
+    def fetch(self, part: str) -> Path:
+        """Return the path of a finished part, after copying it from the store if it is there."""
+        path = self.folder / part
+        if self.store is not None and not path.exists():
+            with replacing(path) as temporary:
+                remote.fetch_file(f"{self.store}/{part}", temporary)
+        return path
+
+    def share(self, path: Path) -> Path:
+        """Return where all machines find a file of this folder; `remote.local_copy` opens it."""
+        if self.store is None:
+            return path.resolve()
+        shared = f"{self.store}/shared/{path.name}"
+        if not remote.exists(shared):
+            remote.upload(path, shared)
+        return Path(shared)
 
     def make(self, name: str, write: Callable[[Path], object]) -> Path:
         """Return the part `name`, calling `write` with a temporary path if it is missing."""
@@ -131,32 +246,82 @@ class Workspace:
         folder.mkdir(parents=True)
         return folder
 
+    def start_run(self) -> Path:
+        """Return an empty folder for temporary files of this run, and move that of the last away.
+
+        It is renamed before it is deleted: a worker that outlived its driver on another machine
+        finds its temporary files gone, and can publish nothing.
+        """
+        self.end_run()
+        running = self.folder / _RUNNING
+        running.mkdir()
+        return running
+
+    def end_run(self) -> None:
+        """Remove the folder of temporary files, if there is one."""
+        _end_run(self.folder / _RUNNING)
+
     def remove(self) -> None:
         """Delete the workspace: its result is published, or can never be made."""
+        if self.store is not None:
+            remote.remove_folder(self.store)
+        # The lock goes last: a folder with content and no lock is taken for one of others.
+        for path in self.folder.iterdir():
+            if path.name != _LOCK:
+                _remove(path)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def open_workspace(folder: Path, stamp: Mapping[str, Any]) -> Iterator[Workspace]:
+def open_workspace(
+    folder: Path, stamp: Mapping[str, Any], target: Path | None = None
+) -> Iterator[Workspace]:
     """Lock a folder of resumable work, and empty it if it was made from other inputs.
 
     stamp: everything that the parts depend on, as JSON values.
+    target: what is made; if it is remote, parts are kept beside it in the store.
     """
     with disk_errors(folder), locked(folder):
         if read_stamp(folder) != json.loads(json.dumps(stamp)):
             # The stamp goes first: a kill from here on leaves parts that nobody resumes.
             (folder / STAMP).unlink(missing_ok=True)
+            _end_run(folder / _RUNNING)
             for path in folder.iterdir():
                 if path.name != _LOCK:
                     _remove(path)
             write_atomically(folder / STAMP, json.dumps(stamp))
-        yield Workspace(folder)
+        store = None
+        if target is not None and remote.is_remote(target):
+            digest = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()
+            store = f"{remote.uri_of(target)}{_PARTIAL}/{digest[:24]}"
+        yield Workspace(folder, store)
+
+
+def _end_run(running: Path) -> None:
+    """Delete the temporary files of a run so that none can be renamed from here on."""
+    if running.exists():
+        moved = running.with_name(f"{_RUNNING}.{uuid.uuid4().hex}")
+        running.rename(moved)
+        shutil.rmtree(moved, ignore_errors=True)
+
+
+def read_json(path: Path) -> Any:
+    """Return the values of a JSON file; ValueError for whatever is not one, however it fails.
+
+    Python's parser ends with RecursionError in brackets that are too deep.
+    """
+    if path.stat().st_size > _MAX_JSON:
+        raise ValueError(f"{path.name} has more than {_MAX_JSON >> 20} MiB")
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path.name} is nested too deep") from None
 
 
 def read_stamp(folder: Path) -> Any:
     """Return the stamp of a workspace, or of a cache made in one; None if it has none."""
     try:
-        return json.loads((folder / STAMP).read_text("utf-8"))
+        return read_json(folder / STAMP)
     except (OSError, ValueError):  # absent or unreadable: the caller makes the folder again
         return None
 
@@ -206,7 +371,12 @@ def drop_oldest_caches(parent: Path, keep: int) -> None:
 
 
 def partial_folder(target: Path) -> Path:
-    """Return the folder in which the work towards `target` is done: `TARGET.partial`."""
+    """Return the folder in which the work towards `target` is done: `TARGET.partial`.
+
+    The work towards a remote target is done in the cache of this machine.
+    """
+    if remote.is_remote(target):
+        return remote.work_folder(target)
     return target.with_name(target.name + _PARTIAL)
 
 
@@ -245,7 +415,7 @@ def check_kind(to: Path, kind: str) -> None:
 def kind_of(folder: Path) -> str | None:
     """Return the kind of a folder, a key of `_KINDS`; None if prixlm did not make it."""
     try:
-        values = json.loads((folder / _MANIFEST).read_text("utf-8"))
+        values = read_json(folder / _MANIFEST)
     except (OSError, ValueError):
         values = None
     stated = values.get("format") if isinstance(values, dict) else None
@@ -281,7 +451,7 @@ def check_pages(data: Path, pages: Iterable[Path], is_ours: Callable[[Any], bool
     """
     written = [path for path in (data, *pages) if path.exists()]
     try:
-        if not written or is_ours(json.loads(data.read_text("utf-8"))):
+        if not written or is_ours(read_json(data)):
             return
     except (OSError, ValueError):
         pass
@@ -292,17 +462,27 @@ def check_pages(data: Path, pages: Iterable[Path], is_ours: Callable[[Any], bool
 
 def check_new_file(out: Path) -> None:
     """Refuse to overwrite a file of results, or to work in a `.partial` folder that is not ours."""
-    if out.exists():
+    if remote.exists(out) if remote.is_remote(out) else out.exists():
         raise PrixError(f"{out} is already there. Move it, or name another file.")
     _check_work_folder(partial_folder(out))
 
 
 def _check_work_folder(work: Path) -> None:
-    if work.exists() and not (work / _LOCK).is_file():
+    # An empty folder is one that another command is making or removing at this moment.
+    if work.exists() and not (work / _LOCK).is_file() and _has_content(work):
         raise PrixError(
             f"{work} is in the way: prixlm works in this folder but did not make it. "
             "Move it, or name another target."
         )
+
+
+def _has_content(folder: Path) -> bool:
+    try:
+        return any(path.name != _LOCK for path in folder.iterdir())
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:  # a file of others
+        return True
 
 
 @contextlib.contextmanager
@@ -310,7 +490,11 @@ def locked(folder: Path) -> Iterator[None]:
     """Create a folder and hold its lock: only one command at a time works in it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / _LOCK).open("w") as file:
+        try:
+            opened = _open_own(folder / _LOCK)
+        except FileNotFoundError:  # another command has finished and removed the folder just now
+            continue
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -363,6 +547,28 @@ def _disk_message(error: Exception, folder: Path) -> str | None:
     return None
 
 
+def damage_message(error: BaseException) -> str | None:
+    """Return what to tell the user about a file that no library can read; None for other errors.
+
+    Where a file is opened, an error names it. This is for what shows only while it is read.
+    """
+    # These errors can only come from a module that is already imported.
+    duckdb, pyarrow = sys.modules.get("duckdb"), sys.modules.get("pyarrow")
+    known: list[type[BaseException]] = [UnicodeDecodeError, zipfile.BadZipFile]
+    if pyarrow is not None:
+        known += [pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowSerializationError]
+    if duckdb is not None:
+        known += [duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException]
+        known += [duckdb.ConversionException, duckdb.OutOfRangeException]
+    is_damage = isinstance(error, tuple(known))
+    # DuckDB raises its base class for pages that it cannot decode; Arrow an OSError without number.
+    is_damage |= duckdb is not None and type(error) is duckdb.Error
+    if is_damage or (isinstance(error, OSError) and error.errno is None):
+        text = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        return f"a file is damaged or not what prixlm wrote ({text}). Make it again."
+    return None
+
+
 def open_database(scratch: Path, memory: str) -> "duckdb.DuckDBPyConnection":
     """Open a DuckDB database of limited memory that spills to files in `scratch`.
 
@@ -393,16 +599,22 @@ ROW_FORMATS = (".parquet", ".tsv", ".csv", ".jsonl")
 
 
 def write_rows(
-    tables: "Iterable[pa.Table]", schema: "pa.Schema", out: Path, suffix: str | None = None
+    tables: "Iterable[pa.Table]",
+    schema: "pa.Schema",
+    out: Path,
+    suffix: str | None = None,
+    *,
+    new: bool = False,
 ) -> None:
     """Write tables as one Parquet, TSV, CSV or JSONL file, chosen by its ending or `suffix`.
 
-    They are written one by one, so that a result may be larger than memory.
+    They are written one by one, so that a result may be larger than memory. In TSV and CSV, an
+    apostrophe stands before a text that a spreadsheet would compute (`guard_formula`).
     """
     import pyarrow.parquet as pq
 
     suffix = suffix or out.suffix
-    with replacing(out) as temporary, temporary.open("wb") as file:
+    with replacing(out, new=new) as temporary, temporary.open("wb") as file:
         if suffix == ".parquet":
             with pq.ParquetWriter(file, schema) as writer:
                 for table in tables:
@@ -425,13 +637,30 @@ def _write_text(table: "pa.Table", file: IO[bytes], suffix: str) -> None:
             file.write(orjson.dumps(kept) + b"\n")
     elif suffix == ".tsv":  # the format has no quotes: tabs and line ends become spaces
         for row in table.to_pylist():
-            cells = (
-                "" if value is None else " ".join(str(value).split()) for value in row.values()
-            )
+            cells = (_tsv_cell(value) for value in row.values())
             file.write(("\t".join(cells) + "\n").encode())
     else:
         options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
-        pacsv.write_csv(table, file, options)
+        pacsv.write_csv(_guard_texts(table), file, options)
+
+
+def _tsv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    text = " ".join(str(value).split())
+    return guard_formula(text) if isinstance(value, str) else text
+
+
+def _guard_texts(table: "pa.Table") -> "pa.Table":
+    """Return a table whose texts no spreadsheet computes; its numbers stay as they are."""
+    import pyarrow as pa
+
+    for position, field in enumerate(table.schema):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            texts = table.column(position).to_pylist()
+            cells = [None if text is None else guard_formula(text) for text in texts]
+            table = table.set_column(position, field, pa.array(cells, field.type))
+    return table
 
 
 def _sync(path: Path) -> None:

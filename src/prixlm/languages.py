@@ -1,4 +1,4 @@
-"""Language codes: the spellings of all sources, normalised to one code.
+"""Languages: codes, spelt as in all sources and normalised to one; scripts; frequent words.
 
 A KB names a language by its ISO 639-1 code if it has one and by its three-letter code otherwise
 (`en`, `no`, `gsw`), as the paper does. Regional, script and spelling variants count as their
@@ -35,6 +35,8 @@ _OWN = {
     "sr-el": "sr", "sr-ec": "sr",
 }
 # fmt: on
+_WORDFREQ_CODES = {"no": "nb", "tl": "fil"}
+"""Languages that wordfreq names differently from Wikipedia."""
 _LONGEST_CODE = 35
 """Characters of a code: the length that BCP 47 recommends to allow for (RFC 5646, 4.4.1)."""
 _NO_LANGUAGE = {None, "mul", "und", "zxx", "mis"}
@@ -101,3 +103,34 @@ def script_of_text(text: str) -> str:
         if character.isalpha():
             return _LETTERS.get(unicodedata.name(character, "").split(" ")[0].split("-")[0], "")
     return ""
+
+
+def frequent_words(lang: str, count: int) -> list[str]:
+    """Return the most frequent words of a language, the most frequent first."""
+    import wordfreq
+
+    known = wordfreq.available_languages()
+    code = _WORDFREQ_CODES.get(lang, lang)
+    if code not in known:  # wordfreq would answer with the words of a language that it finds near
+        raise PrixError(
+            f"wordfreq has no words of {lang}: pass a file of words, or one of "
+            f"{', '.join(sorted(known))}."
+        )
+    return list(wordfreq.top_n_list(code, count))
+
+
+def word_frequencies(lang: str) -> dict[str, float]:
+    """Return the known words of a language in lower case, each with its share of all text.
+
+    Empty for a language that wordfreq does not have.
+    """
+    import wordfreq
+
+    code = _WORDFREQ_CODES.get(lang, lang)
+    if code not in wordfreq.available_languages():
+        return {}
+    words = wordfreq.get_frequency_dict(code, "best")
+    # wordfreq folds the Greek final sigma; lower-casing capitals restores it.
+    return {
+        word.upper().lower() if word.endswith("σ") else word: share for word, share in words.items()
+    }

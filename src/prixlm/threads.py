@@ -9,8 +9,10 @@ import contextlib
 import ctypes
 import logging
 import os
-from collections.abc import MutableMapping
+import sys
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _M_ARENA_MAX = -8  # of malloc.h
@@ -29,6 +31,28 @@ def share_cores(environment: MutableMapping[str, str]) -> None:
     names = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     chosen = (f"{name}={environment[name]}" for name in names if name in environment)
     _log.info("%d usable cores: %s", usable_cores(), " ".join(chosen))
+
+
+@contextlib.contextmanager
+def limited_threads(number: int) -> Iterator[None]:
+    """Compute with a number of threads inside the block, in torch and in other libraries.
+
+    Sums of several threads may differ in their last bits from those of one.
+    """
+    torch: Any = sys.modules.get("torch")
+    before = None if torch is None else torch.get_num_threads()
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ModuleNotFoundError):  # it comes with scikit-learn
+            import threadpoolctl
+
+            stack.enter_context(threadpoolctl.threadpool_limits(number))
+        if torch is not None:
+            torch.set_num_threads(number)
+        try:
+            yield
+        finally:
+            if torch is not None:
+                torch.set_num_threads(before)
 
 
 def share_heaps(most: int = 2) -> None:

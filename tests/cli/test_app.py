@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from prixlm.cli.app import COMMANDS, app
-from prixlm.errors import EXTRAS
+from prixlm.errors import EXTRAS, ShardsFailed
 from tests.helpers import run_prixlm, run_python
 
 
@@ -34,6 +34,15 @@ def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
     assert result.stdout == ""
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
+
+
+def test_parts_that_failed_are_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ShardsFailed("1 of 4 parts failed in 3 tries each: part-0000002.parquet.")
+
+    monkeypatch.setattr("prixlm.cli.app.app", fail)
+    result = run_prixlm()
+    assert result.returncode == 1 and "part-0000002.parquet" in result.stderr
 
 
 def test_the_version_and_the_help_are_printed() -> None:

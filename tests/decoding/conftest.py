@@ -14,10 +14,18 @@ from prixlm.training.pretrain import pretrain
 from tests.training.helpers import TINY
 
 
-@pytest.fixture(scope="session")
-def model(bases: dict[str, Path]) -> PrixLM:
-    """A random model; shared, so tests must not change it."""
-    made = PrixLM.from_base(bases["xlmr"], ["en", "fi"]).eval()
+@pytest.fixture(scope="session", params=["xlmr"])
+def model(request: pytest.FixtureRequest, families: dict[str, Path]) -> PrixLM:
+    """A random model; shared, so tests must not change it.
+
+    A test for every family and mask names them: `@pytest.mark.parametrize("model", READINGS,
+    indirect=True)`. After a slash comes how the prefix is read, if not as the base reads it.
+    """
+    family, _, mask = str(request.param).partition("/")
+    prefix = "both" if mask == "both" else "own"
+    made = PrixLM.from_base(families[family], ["en", "fi"], prefix=prefix).eval()
+    if mask == "released":
+        made.settings = dataclasses.replace(made.settings, mask="released")
     with torch.no_grad():  # far from uniform, as a trained model is
         for parameter in made.backbone.parameters():
             parameter.mul_(4.0)

@@ -1,17 +1,27 @@
 """Names as ragged arrays, and slow references without trie or cache."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerFast, XLMRobertaForMaskedLM
 
 from prixlm.decoding.search import Found
 from prixlm.decoding.trie import Trie
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import Ragged, make_ragged
+from tests.conftest import FAMILIES
 
 # Of unequal lengths; the tokens mean nothing to a random model.
 PREFIXES = [[0, 5, 9, 11, 2, 2], [0, 5, 7], [0, 6, 8, 10, 12, 14, 16, 2, 2, 7]]
 
 Array = np.ndarray
+
+DECODERS = ["gemma", "qwen", "llama"]
+READINGS = [*FAMILIES, *(f"{family}/both" for family in DECODERS), "xlmr/released"]
+"""Every family, and how a prefix may be read otherwise."""
 
 
 def random_names(count: int, seed: int, longest: int = 6) -> Ragged:
@@ -46,6 +56,9 @@ def next_log_probabilities(model: PrixLM, prefix: list[int], tokens: list[int]) 
 @torch.no_grad()
 def sequence_score(model: PrixLM, prefix: list[int], tokens: list[int]) -> float:
     """log P of a sequence of tokens after a prefix: the whole of it in one forward pass."""
+    if model.settings.mask == "released":  # what is before a token is read without it
+        steps = [(tokens[:n], tokens[n]) for n in range(len(tokens))]
+        return sum(next_log_probabilities(model, prefix, a)[b].item() for a, b in steps)
     ids = torch.tensor([[*prefix, *tokens]])
     states = model.hidden(ids, torch.tensor([len(prefix)]), torch.tensor([ids.shape[1]]))[0]
     scores = model.log_probabilities(states)
@@ -84,6 +97,53 @@ def algorithm_1(
         kept = sorted(following, key=lambda sequence: -following[sequence])[:beam]
         current = {sequence: following[sequence] for sequence in kept}
     return finished
+
+
+def save_released(base: Path, to: Path, *, is_decoder: bool, extra: Sequence[str] = ()) -> Path:
+    """Save a checkpoint in the layout that the authors released: roles, and no settings of ours.
+
+    extra: further tokens, such as those of languages.
+    """
+    model = XLMRobertaForMaskedLM.from_pretrained(base)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
+    tokenizer.add_tokens(["[S]", "[P]", "[O]", "[EOS]", *extra], special_tokens=True)
+    torch.manual_seed(3)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4.0)
+    model.config.is_decoder = is_decoder
+    model.save_pretrained(to)
+    tokenizer.save_pretrained(to)
+    return to
+
+
+@torch.no_grad()
+def released_search(
+    model: Any, prefix: list[int], names: Sequence[tuple[int, ...]], beam: int
+) -> dict[tuple[int, ...], float]:
+    """The authors' released search, step by step: one pass of the whole sequence for each beam.
+
+    model: transformers' causal class, read as its config says. names: with `[EOS]`. Returns the
+    score (log P) of every name that was reached.
+    """
+    may_follow: dict[tuple[int, ...], set[int]] = {}
+    for name in names:
+        for size in range(len(name)):
+            may_follow.setdefault(name[:size], set()).add(name[size])
+    beams: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    reached: dict[tuple[int, ...], float] = {}
+    while beams:
+        longer: list[tuple[tuple[int, ...], float]] = []
+        for tokens, score in beams:
+            ids = torch.tensor([[*prefix, *tokens]])
+            last = model.roberta(ids).last_hidden_state[0, -1]
+            logs = torch.log_softmax(model.lm_head(last), dim=-1)
+            longer += [((*tokens, t), score + logs[t].item()) for t in may_follow[tokens]]
+        reached |= dict(longer)
+        unfinished = [beam_ for beam_ in longer if beam_[0] in may_follow]
+        beams = sorted(unfinished, key=lambda beam_: -beam_[1])[:beam]
+    return {name: reached[name] for name in names if name in reached}
 
 
 def best(scores: Array, k: int) -> tuple[Array, Array]:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm import PrixError
+from prixlm import KB, EngineConfig, PrixError, PrixLM
 from prixlm.decoding import batch
 from prixlm.decoding.batch import answer_file
 from prixlm.decoding.completer import Completer, SearchConfig
@@ -189,6 +190,47 @@ def test_a_stopped_file_is_resumed_without_asking_again(
     assert out.read_bytes() == (tmp_path / "b.tsv").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def saved(trained: PrixLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the trained model, for workers."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    trained.save(folder)
+    return folder
+
+
+def engines() -> list[EngineConfig]:
+    """One worker, which is the reference, two, and two on Ray if it is installed."""
+    found = [EngineConfig(workers=1), EngineConfig(workers=2)]
+    return found + [EngineConfig(kind="ray", workers=2)] * (find_spec("ray") is not None)
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray itself
+def test_workers_write_the_bytes_of_one_process(
+    saved: Path, shared_toy: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_PART", 2)
+    source = write_queries(tmp_path / "q.tsv")
+    completer = Completer(saved, shared_toy)
+    candidates = np.arange(shared_toy.num_entities)
+    outs = [tmp_path / f"{number}.parquet" for number in range(len(engines()))]
+    for engine, out in zip(engines(), outs, strict=True):
+        config = SearchConfig(k=2)
+        answer_file(completer, source, out, config, candidates=candidates, engine=engine)
+    assert len({out.read_bytes() for out in outs}) == 1
+    assert pq.read_table(outs[0])["error"].null_count == 6
+
+
+def test_a_model_in_memory_cannot_be_sent_to_workers(completer: Completer, tmp_path: Path) -> None:
+    source, engine = write_queries(tmp_path / "q.tsv"), EngineConfig(workers=2)
+    with pytest.raises(PrixError, match="the model is in memory only: save it"):
+        answer_file(completer, source, tmp_path / "a.tsv", SearchConfig(), engine=engine)
+
+
+def test_large_files_have_larger_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [batch._rows_per_part(total) for total in (0, 10, 1 << 22)] == [256] * 3
+    assert batch._rows_per_part(100_000_000) == 6104
+
+
 @pytest.mark.parametrize("change", ["config", "candidates", "queries"])
 def test_parts_of_another_question_are_not_reused(
     completer: Completer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
@@ -217,3 +259,13 @@ def test_files_that_cannot_be_read_are_named(completer: Completer, tmp_path: Pat
     ):
         with pytest.raises(PrixError, match=message):
             answer_file(completer, tmp_path / source, tmp_path / out, SearchConfig())
+
+
+def test_a_file_that_is_not_utf8_is_refused_with_the_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "queries.tsv"
+    path.write_bytes(b"lang\tsubject\trelation\nen\ta\tb\nen\t\x94\tb\tc\td\n")
+    with pytest.raises(PrixError, match="is not UTF-8 after line"):
+        batch._QueriesFile(path, "queries.tsv").count()
+    assert capfd.readouterr().err == "", "and nothing else is printed"

@@ -5,16 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer, XLMRobertaForCausalLM
 
 from prixlm import KB, PrixError, PrixLM, import_kb
 from prixlm.decoding.completer import Completer, SearchConfig, read_candidates
 from prixlm.decoding.search import score_all
 from prixlm.decoding.trie import Trie
+from prixlm.entities.encoder import EntityEncoder
+from prixlm.lm.encoding import ROLES
 from prixlm.romanise import Reading
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.pretrain import pretrain
 from prixlm.types import Query
 from tests.conftest import TOY_FACTS
+from tests.decoding.helpers import released_search, save_released
 from tests.training.helpers import TINY
 from tests.trimmed import save_trimmed
 
@@ -89,6 +93,68 @@ def test_subjects_that_a_trimmed_model_reads_unlike_its_base_are_told_once(
     assert "1 of 1 names asked (100 %), such as 'Atlantis'" in message
     Completer(save_trimmed(tmp_path / "other", names[1:], ["France"], ["en"]), kb)
     assert "1 of 2 names of" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("is_decoder", [True, False])
+def test_a_checkpoint_of_the_authors_is_read_as_their_code_reads_it(
+    is_decoder: bool, bases: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    folder = save_released(bases["xlmr"], tmp_path / "theirs", is_decoder=is_decoder)
+    completer = Completer(folder, shared_toy)
+    assert completer.model.settings.mask == ("causal" if is_decoder else "released")
+    plain = XLMRobertaForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def read(text: str) -> list[int]:
+        return list(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)))
+
+    s, p, o, eos = (tokenizer.convert_tokens_to_ids(role) for role in ROLES)
+    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    entities = shared_toy.names(list(shared_toy.entity_range("en")))
+    names = {(*read(name), eos): name for name in entities}
+    num_found = []
+    for subject, relation in (("France", "capital"), ("Paris", "country"), ("Suomi", "currency")):
+        prefix = [start, s, *read(subject), end, end, p, *read(relation), end, end, o]
+        for beam in (1, 2, 50):
+            found = released_search(plain, prefix, list(names), beam)
+            expected = {names[tokens]: score for tokens, score in found.items()}
+            config = SearchConfig(beam=beam)
+            answers = completer.complete(subject, relation, lang="en", config=config)
+            assert {answer.name for answer in answers} == set(expected)
+            for answer in answers:
+                assert answer.score == pytest.approx(expected[answer.name], abs=1e-3)
+            num_found.append(len(answers))
+        exact = completer.complete(
+            subject, relation, lang="en", config=SearchConfig(search="exact", k=3)
+        )
+        assert [a.name for a in exact] == [a.name for a in answers[:3]]
+    assert min(num_found) < max(num_found) == len(entities), "narrow beams miss some"
+    with pytest.raises(PrixError, match=r"no token \[EN\], so it cannot translate"):
+        completer.translate("France", lang="en", to="ja")
+    other = Completer(folder, shared_toy, mask="prefix")
+    capital = {"lang": "en", "config": SearchConfig(k=1)}
+    ours, theirs = (c.complete("France", "capital", **capital) for c in (other, completer))
+    assert ours[0].score != theirs[0].score
+
+
+def test_a_checkpoint_of_the_authors_goes_into_the_other_tasks(
+    bases: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    """With tokens of languages, it translates between these; names become vectors."""
+    tokens = ["[EN]", "[JA]"]
+    folder = save_released(bases["xlmr"], tmp_path / "theirs", is_decoder=True, extra=tokens)
+    completer = Completer(folder, shared_toy)
+    assert completer.model.encoder.languages == ("en", "ja")
+    answers = completer.translate("France", lang="en", to="ja", config=SearchConfig(k=2))
+    assert len(answers) == 2
+    with pytest.raises(PrixError, match=r"no token \[FI\]"):
+        completer.translate("France", lang="en", to="fi")
+    vectors = EntityEncoder.load(folder).encode(["Finland", "Suomi"])
+    assert vectors.shape == (2, 32)
+    with pytest.raises(PrixError, match="mask half: expected prefix, causal, released"):
+        Completer(folder, shared_toy, mask="half")
+    with pytest.raises(PrixError, match="is not a Prix-LM folder"):
+        Completer(bases["xlmr"], shared_toy)
 
 
 def test_new_only_leaves_out_what_the_kb_has(completer: Completer) -> None:

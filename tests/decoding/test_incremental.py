@@ -18,6 +18,7 @@ from prixlm.decoding.search import score_all
 from prixlm.lm.model import PrixLM
 from tests.decoding.helpers import (
     PREFIXES,
+    READINGS,
     Array,
     assert_same,
     next_log_probabilities,
@@ -60,6 +61,7 @@ def test_the_streaming_log_softmax_equals_that_of_the_whole_table(
     np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("model", READINGS, indirect=True)
 def test_first_scores_equal_those_without_a_cache(model: PrixLM) -> None:
     stepper = Stepper(model, PREFIXES, 3)
     tokens = np.array([20, 25, 31])
@@ -70,6 +72,7 @@ def test_first_scores_equal_those_without_a_cache(model: PrixLM) -> None:
         np.testing.assert_allclose(ours, expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("model", READINGS, indirect=True)
 def test_beams_that_part_keep_their_own_paths(model: PrixLM) -> None:
     """One call adds tokens of two queries at several depths, parents and children together."""
     stepper = Stepper(model, PREFIXES, 3)
@@ -111,6 +114,7 @@ def test_the_cache_grows_and_keeps_what_it_has(model: PrixLM) -> None:
         assert scores[row] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("model", READINGS, indirect=True)
 def test_small_blocks_of_rows_and_pieces_change_nothing(
     model: PrixLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import build_tokens, make_ragged
 from tests.decoding.helpers import (
     PREFIXES,
+    READINGS,
     Array,
     algorithm_1,
     assert_same,
@@ -135,6 +136,23 @@ def test_without_candidates_there_are_no_answers(model: PrixLM) -> None:
     trie = Trie.build(make_ragged([[], [20]]), np.zeros(0, np.int64))
     for how in (beam_search, exact_search, score_all):
         assert [len(found.entity) for found in how(model, trie, PREFIXES, 3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("model", READINGS, indirect=True)
+def test_searches_of_every_family_find_what_scoring_one_by_one_finds(model: PrixLM) -> None:
+    """A beam as wide as all names, a narrow one against Algorithm 1, and the exact search."""
+    names, trie = random_trie(25, 11)
+    tuples = [tuple(names.row(i).tolist()) for i in range(25)]
+    wide = beam_search(model, trie, PREFIXES, 8, beam=25)
+    narrow = beam_search(model, trie, PREFIXES, 8, beam=3)
+    exact = exact_search(model, trie, PREFIXES, 8)
+    for row, prefix in enumerate(PREFIXES):
+        everything = best(plain_scores(model, prefix, names), 8)
+        assert_same(wide[row], *everything)
+        assert_same(exact[row], *everything)
+        plain = algorithm_1(model, prefix, tuples, 3)
+        scores = np.array([plain.get(name, -np.inf) for name in tuples])
+        assert_same(narrow[row], *best(scores, 8))
 
 
 @given(

@@ -15,6 +15,7 @@ from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.asking import Asked, AskedAnswer, Asker, Question
 from prixlm.enrichment.budget import Plan
 from prixlm.enrichment.gaps import GapConfig, GapFinder
+from prixlm.enrichment.job import Given
 from prixlm.enrichment.run import enrich
 from prixlm.lm.compact import CompactConfig
 from prixlm.rankers.complex import train_graph
@@ -97,7 +98,7 @@ def check_same(row: dict[str, Any], asked: Asked, kb: KB) -> None:
 def test_every_proposal_has_the_same_confidence_and_evidence_when_it_is_asked(work: Path) -> None:
     asker, rows = Asker.open(work), read_rows(work / "proposals")
     manifest = json.loads((work / "proposals" / "manifest.json").read_text("utf-8"))
-    assert asker.rankers == manifest["rankers"] and len(rows) >= 100
+    assert asker.rankers == manifest["rankers"] and len(rows) >= 50
     questions: list[Question] = [(row["lang"], row["subject"], row["relation"]) for row in rows]
     for row, asked in zip(rows, asker.ask(questions, k=8), strict=True):
         check_same(row, asked, asker.kb)
@@ -246,3 +247,18 @@ def test_another_embedding_than_that_of_the_run_is_refused(
     with pytest.raises(PrixError, match="made with another model or graph embedding"):
         Asker.open(work, graph=work / "graph")  # that of the split
     assert "graph" in Asker.open(work).rankers
+
+
+def test_a_reader_is_evidence_and_has_to_be_named_again(
+    files: list[Path], families: dict[str, Path], tmp_path: Path
+) -> None:
+    work, reader = tmp_path / "work", families["gemma"]
+    config = JobConfig(into=("sv",), enrich=replace(PROPOSALS, into=("sv",)), effort="quick")
+    run_job(files, work, config, given=Given(reader=reader))
+    manifest = json.loads((work / "proposals" / "manifest.json").read_text("utf-8"))
+    assert manifest["rankers"][-1] == "reader"
+    with pytest.raises(PrixError, match="was made with a reader that is not there: name it"):
+        Asker.open(work)
+    assert Asker.open(work, reader=reader).rankers[-1] == "reader"
+    with pytest.raises(PrixError, match="or another reader"):
+        Asker.open(work, reader=families["llama"])

@@ -132,6 +132,34 @@ def test_names_are_written_in_another_script(scripts: KB) -> None:
     assert summary["ru"]["unlike"] == 120 and summary["ru"]["written_for"] == 150
 
 
+def test_names_of_a_foreign_script_are_taken_over_where_the_language_does(tmp_path: Path) -> None:
+    """Russian spells cities, and takes the names of bands over as they are."""
+    label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+    generator = np.random.default_rng(1)
+    lines = []
+    for number in range(600):
+        word = "".join(generator.choice(SYLLABLES, 3))
+        is_band = number % 5 == 0
+        entity, relation = (
+            f"<http://x/{number}>",
+            "<http://x/plays>" if is_band else "<http://x/in>",
+        )
+        lines += [f'{entity} {label} "{word.title()}"@{lang} .' for lang in ("en", "de")]
+        if number % 4:
+            own = word.title() if is_band else spell(word).title()
+            lines.append(f'{entity} {label} "{own}"@ru .')
+        lines.append(f"{entity} {relation} <http://x/{(number + 5) % 600}> .")
+    (tmp_path / "facts.nt").write_text("\n".join(lines) + "\n", "utf-8")
+    kb = import_kb([tmp_path / "facts.nt"], tmp_path / "kb", format="rdf")
+    table, summary = propose_labels(kb, ["ru"], LabelConfig(min_confidence=0.5))
+    rows = table.to_pylist()
+    how = {int(row["key"].rsplit("/")[-1]): row["how"] for row in rows}
+    assert len(how) > 130, "of 150 without a Russian name"
+    agree = [(how[number] == "taken") == (number % 5 == 0) for number in how]
+    assert np.mean(agree) > 0.95 and summary["ru"]["taken"] >= 25
+    assert all(row["name"] == row["source"] for row in rows if row["how"] == "taken")
+
+
 def test_a_name_that_exists_is_never_proposed_over(scripts: KB) -> None:
     table, _ = propose_labels(scripts, ["ru"], LabelConfig(min_confidence=0.0))
     named = {int(key.rsplit("/")[-1]) % 4 for key in table["key"].to_pylist()}

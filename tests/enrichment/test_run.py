@@ -10,7 +10,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm import KB, EnrichConfig, PrixError, SplitConfig, enrich, import_kb, split_kb
+from prixlm import (
+    KB,
+    EngineConfig,
+    EnrichConfig,
+    PrixError,
+    SplitConfig,
+    enrich,
+    import_kb,
+    split_kb,
+)
 from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
 from prixlm.enrichment.run import Whole
 from prixlm.enrichment.trial import Trial
@@ -159,6 +168,17 @@ def test_a_killed_run_resumes_at_its_part_and_ends_with_the_same_bytes(
     assert asked[3] == asked[2], "the part that died is the first one of the second run"
     assert read_files(to) == read_files(whole)
     assert not partial.exists()
+
+
+def test_workers_propose_the_bytes_of_one_process(
+    split: KB, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fusion is fitted once, in the driver; questions are asked by two workers."""
+    monkeypatch.setattr("prixlm.enrichment.run._PART_QUESTIONS", PART_QUESTIONS)
+    for workers in (1, 2):
+        engine = EngineConfig(workers=workers)
+        enrich(split, tmp_path / str(workers), FEW, model=model, engine=engine)
+    assert read_files(tmp_path / "2") == read_files(tmp_path / "1")
 
 
 def test_parts_of_other_settings_are_not_resumed(

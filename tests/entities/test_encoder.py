@@ -1,6 +1,7 @@
 """Names to vectors: pooling, cutting, saving, and the same vectors from sentence-transformers."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def test_vectors_equal_the_padded_pass_one_by_one(
     vectors = encoder.encode(NAMES)
     for name, vector in zip(NAMES, vectors, strict=True):
         tokens = encoder.tokenise([name]).ids[: encoder.settings.max_tokens - 2].tolist()
-        ids = torch.tensor([[encoder.start, *tokens, encoder.end]])
+        ids = torch.tensor([[*encoder.start, *tokens, encoder.end]])
         length = torch.tensor([ids.shape[1]])
         with torch.no_grad():
             states = encoder.model.hidden(ids, length, length)[0]
@@ -50,17 +51,38 @@ def test_long_lists_are_encoded_in_chunks_and_small_passes(
     assert encoder.encode([]).shape == (0, encoder.width)
 
 
-@pytest.mark.parametrize("base", ["xlmr", "mbert"])
-@pytest.mark.parametrize("pooling", ["first", "mean"])
+@pytest.mark.parametrize(
+    ("base", "pooling"),
+    [
+        *itertools.product(["xlmr", "mbert", "modernbert", "eurobert"], ["first", "mean"]),
+        *itertools.product(["gemma", "qwen", "llama"], ["last"]),
+    ],
+)
 def test_sentence_transformers_gives_the_same_vectors(
-    bases: dict[str, Path], base: str, pooling: str, tmp_path: Path
+    families: dict[str, Path], base: str, pooling: str, tmp_path: Path
 ) -> None:
+    """A decoder is read causally there, so that only its last state has seen the name."""
     from sentence_transformers import SentenceTransformer
 
-    encoder = EntityEncoder.load(bases[base], EncoderSettings(pooling=pooling, max_tokens=10))
+    encoder = EntityEncoder.load(families[base], EncoderSettings(pooling=pooling, max_tokens=10))
+    assert encoder.is_read_by_others_alike
     encoder.save(tmp_path / "encoder")
     theirs = SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
     np.testing.assert_allclose(theirs.encode(NAMES), encoder.encode(NAMES), atol=1e-5)
+
+
+def test_a_decoder_that_is_read_in_both_directions_is_not_offered_to_others(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    encoder = EntityEncoder.load(families["gemma"], EncoderSettings(pooling="mean"))
+    assert not encoder.is_read_by_others_alike
+    encoder.save(tmp_path / "encoder")
+    assert not (tmp_path / "encoder" / "modules.json").exists()
+    again = EntityEncoder.load(tmp_path / "encoder")
+    np.testing.assert_array_equal(again.encode(NAMES), encoder.encode(NAMES))
+    # Without <bos>, a name begins with its first token.
+    qwen = EntityEncoder.load(families["qwen"], EncoderSettings(pooling="last"))
+    assert qwen.start == [] and np.isfinite(qwen.encode(["", *NAMES])).all()
 
 
 def test_a_saved_encoder_is_the_same_and_still_a_prix_lm(
@@ -90,8 +112,8 @@ def test_a_name_that_spells_a_special_token_is_text(encoder: EntityEncoder) -> N
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path: Path, encoder: EntityEncoder) -> None:
-    with pytest.raises(PrixError, match="pooling last"):
-        EncoderSettings(pooling="last")
+    with pytest.raises(PrixError, match="pooling middle: expected first, mean, last"):
+        EncoderSettings(pooling="middle")
     with pytest.raises(PrixError, match="max_tokens 2: expected 3 or more"):
         EncoderSettings(max_tokens=2)
     encoder.save(tmp_path / "e")

@@ -1,12 +1,13 @@
 """The vector store and its indexes: against brute force, after a kill, in one language."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from prixlm import KB, PrixError
+from prixlm import KB, EngineConfig, PrixError
 from prixlm.entities import index as index_module
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import NeighbourIndex, build_vectors, choose_kind, mean_similarity
@@ -61,6 +62,17 @@ def test_half_a_chunk_is_encoded_again(
     again = build_vectors(toy, encoder)
     np.testing.assert_array_equal(again.vectors, vectors)
     np.testing.assert_array_equal(again.owner, owner)
+
+
+def test_names_encoded_by_workers_have_the_bytes_of_one_process(
+    toy: KB, encoder: EntityEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_CHUNK", 4)
+    one = build_vectors(toy, encoder)
+    files = {path.name: path.read_bytes() for path in one.folder.iterdir()}
+    shutil.rmtree(one.folder)
+    two = build_vectors(toy, encoder, engine=EngineConfig(workers=2))
+    assert {path.name: path.read_bytes() for path in two.folder.iterdir()} == files
 
 
 def test_a_folder_that_is_not_ours_is_not_removed(toy: KB, encoder: EntityEncoder) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm import KB, PrixError, import_kb
+from prixlm import KB, EngineConfig, PrixError, import_kb
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.linker import EntityLinker, link_file, read_mentions
 from tests.trimmed import save_trimmed
@@ -92,6 +92,48 @@ def test_every_line_of_a_file_is_linked(
     assert (third["name"], third["entity"]) == ("France", linker.kb.find("France")[0].id)
     with pytest.raises(PrixError, match="is already there"):
         link_file(linker, mentions, out)
+
+
+def test_workers_link_the_lines_as_one_process_does(
+    linker: EntityLinker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.entities.linker._PART", 2)
+    mentions = tmp_path / "mentions.txt"
+    mentions.write_text("Lutetia\n\nFrance\nParis\nOslo\n", "utf-8")
+    for workers in (1, 2):
+        out = tmp_path / f"{workers}.parquet"
+        link_file(linker, mentions, out, engine=EngineConfig(workers=workers))
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_encoder_in_memory_cannot_be_sent_to_workers(
+    encoder: EntityEncoder, linker: EntityLinker, tmp_path: Path
+) -> None:
+    (tmp_path / "m.txt").write_text("Paris\n", "utf-8")
+    alone = EntityLinker(EntityEncoder(encoder.model), linker.kb)
+    with pytest.raises(PrixError, match="the model is in memory only: save it"):
+        link_file(alone, tmp_path / "m.txt", tmp_path / "a.tsv", engine=EngineConfig(workers=2))
+
+
+def test_a_stopped_file_of_mentions_is_resumed(
+    linker: EntityLinker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.entities.linker._PART", 1)
+    (tmp_path / "m.txt").write_text("Paris\nFrance\nLutetia\n", "utf-8")
+    link, asked = linker.link, []
+
+    def dying(mentions: list[str], *rest: object) -> object:
+        asked.extend(mentions)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return link(mentions, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(linker, "link", dying)
+    with pytest.raises(KeyboardInterrupt):
+        link_file(linker, tmp_path / "m.txt", tmp_path / "a.tsv")
+    link_file(linker, tmp_path / "m.txt", tmp_path / "a.tsv")
+    assert asked == ["Paris", "France", "France", "Lutetia"]
 
 
 def test_a_file_without_mentions_is_refused(tmp_path: Path) -> None:

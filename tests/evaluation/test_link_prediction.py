@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm import KB, PrixError
+from prixlm import KB, EngineConfig, PrixError
 from prixlm.evaluation.link_prediction import (
     EvaluateConfig,
     RankerResult,
@@ -148,6 +148,24 @@ def test_evaluation_writes_tables_and_answers(numbered: KB, model: Path, tmp_pat
     assert tables[6].headers() == ["Hits@1", "Hits@10", "MRR", "facts"]
 
 
+def test_workers_rank_as_one_process_does(
+    numbered: KB, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts of five facts; the fusion is fitted by the driver."""
+    monkeypatch.setattr("prixlm.evaluation.link_prediction._PART_FACTS", 5)
+    config = EvaluateConfig(models=(model,), fuse=True, search="exact")
+    direct = evaluate_rankers(numbered, config)
+    files = []
+    for workers in (1, 2):
+        to, engine = tmp_path / str(workers), EngineConfig(workers=workers)
+        evaluation = evaluate_rankers(numbered, config, to, engine=engine)
+        assert [r.figures for r in evaluation.results] == [r.figures for r in direct.results]
+        files.append({path.name: path.read_bytes() for path in (to / "answers").iterdir()})
+    assert files[0] == files[1] and not list(tmp_path.glob("*.partial"))
+    with pytest.raises(PrixError, match="--engine and --workers require --to"):
+        evaluate_rankers(numbered, config, engine=EngineConfig(workers=2))
+
+
 def test_a_beam_is_told_apart_from_exact_ranks(numbered: KB, model: Path) -> None:
     config = EvaluateConfig(models=(model, model), most=3, by_name=True, langs=("fi",), relations=1)
     evaluation = evaluate_rankers(numbered, config)
@@ -163,12 +181,25 @@ def test_a_beam_is_told_apart_from_exact_ranks(numbered: KB, model: Path) -> Non
     assert evaluation.tables()[-1].cells(next(iter(evaluation.relations[beam.title])))[2] == "–"
 
 
+def test_rankers_can_be_left_out_of_the_rows_and_of_the_fusion(numbered: KB) -> None:
+    whole, part = (
+        evaluate_rankers(numbered, EvaluateConfig(fuse=True, without=without, most=20))
+        for without in ((), ("similar-names", "shared-names", "new-objects"))
+    )
+    titles = [result.title for result in whole.results]
+    assert [title for title in titles if not title.startswith("names: ")] == [
+        result.title for result in part.results
+    ]
+    assert len(titles) == len(part.results) + 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"split": "train"}, "expected test or valid"),
         ({"search": "wide"}, "expected beam or exact"),
         ({"most": 0}, "--most is 1 or more"),
+        ({"without": ("usual", "paths")}, "--without usual: expected direct, "),
         ({"fuse": True, "split": "valid"}, "evaluate it on test"),
         ({"fuse": True, "by_name": True}, "leave out --by-name"),
     ],

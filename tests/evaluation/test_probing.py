@@ -14,6 +14,7 @@ from prixlm import PrixError, PrixLM
 from prixlm.evaluation.probing import (
     Prompt,
     Prompts,
+    _Continuing,
     _Probing,
     evaluate_models,
     evaluate_probing,
@@ -117,6 +118,47 @@ def test_scores_at_the_mask_equal_the_padded_pass(bases: dict[str, Path]) -> Non
             at = [i for i, token in enumerate(inputs[row]) if token == probing.mask]
             torch.testing.assert_close(scores[start : start + 2], whole[at], atol=1e-4, rtol=1e-4)
             start += 2
+
+
+@pytest.mark.parametrize("kind", ["gemma", "llama"])
+def test_a_decoder_is_asked_by_continuing_the_prompt(kind: str, families: dict[str, Path]) -> None:
+    """Its scores are those of transformers' own pass over each whole sentence."""
+    model = PrixLM.from_base(families[kind], ()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    tokenizer = model.encoder.tokenizer
+    names = ("Helsinki", "Paris", "Euro")
+    prompts = [
+        Prompt("Finland capital <mask>.", "Helsinki", names),
+        Prompt("France <mask> is", "Euro", names),
+        Prompt("The currency of Finland is <mask>", "Paris", names),
+    ]
+
+    @torch.no_grad()
+    def score(prompt: Prompt, name: str) -> float:
+        before, after = prompt.text.split("<mask>")
+        texts = (before.rstrip(), f" {name}", after)
+        parts = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        ids = [*model.encoder.start, *(token for part in parts for token in part)]
+        logs = model.backbone(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+        first = len(model.encoder.start) + len(parts[0])
+        return sum(logs[i - 1, ids[i]].item() for i in range(first, len(ids)))
+
+    found = probe(model, Prompts(prompts), "en")
+    assert found.ranked == {
+        row: max(names, key=lambda name, prompt=prompt: score(prompt, name)) == prompt.answer
+        for row, prompt in enumerate(prompts)
+    }
+    probing = _Continuing(model, "en")
+    allowed = probing.words()
+    best = probing.best_words([prompt.text for prompt in prompts], allowed)
+    for prompt, piece_ in zip(prompts, best.tolist(), strict=True):
+        with torch.no_grad():
+            ids = torch.tensor([probing.split(prompt.text)[0]])
+            logits = model.backbone(input_ids=ids).logits[0, -1]
+        assert piece_ == int(logits.masked_fill(~torch.from_numpy(allowed), -torch.inf).argmax())
+    assert allowed.any() and probing.word(int(best[0])).strip() == probing.word(int(best[0]))
 
 
 def test_prompts_that_cannot_be_asked_are_counted(tmp_path: Path) -> None:

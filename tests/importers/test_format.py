@@ -14,11 +14,11 @@ from prixlm.importers.format import (
     Account,
     Parsed,
     Reject,
+    as_sample,
     clean_names,
     file_sources,
     map_unique,
     name_from_key,
-    printable,
 )
 
 
@@ -33,6 +33,7 @@ from prixlm.importers.format import (
         ("http://ja.dbpedia.org/property/%E5%90%8D%E5%89%8D", "名前"),
         ("http://example.org/has_part/", "has part"),
         ("http://example.org/p/population2010", "population2010"),
+        ("http://example.org/%1B%5D0%3Bx%07/p%1B%5B31m%0A", "p [31m"),
         ("P31", "P31"),
         ("Birth Place", "Birth Place"),
     ],
@@ -127,11 +128,27 @@ def test_a_function_is_called_once_for_each_distinct_string() -> None:
 
 
 def test_samples_are_printable_and_short() -> None:
-    assert printable("tab\tä\x1b\u2028") == "tab\\tä\\x1b\\u2028"
-    assert printable(b"\xff" + b"x" * 5000).startswith("\\xffxxx")
-    assert len(printable("x" * 5000)) == 301
+    assert as_sample("tab\tä\x1b\u2028") == "tab\\tä\\x1b\\u2028"
+    assert as_sample(b"\xff" + b"x" * 5000).startswith("\\xffxxx")
+    assert len(as_sample("x" * 5000)) == 301
 
 
 def test_most_formats_read_each_file_as_a_source() -> None:
     [source] = file_sources([Path("dumps/a.json")])
     assert (source.path, source.name, source.role) == (Path("dumps/a.json"), "a.json", "")
+
+
+def test_the_keys_and_names_of_relations_are_put_on_one_line() -> None:
+    parsed = Parsed(0, read=5)
+    facts = {"subject": ["a"] * 3, "object": ["b"] * 3, "lang": ["en"] * 3, "split": ["train"] * 3}
+    keys = ["cap\x1b]0;x\x07ital", "plain", "\x1b\n"]
+    parsed.stage("facts", **facts, relation=keys, line=[1, 2, 3])
+    names = {"key": ["p\tq", "plain"], "lang": [None, "en"], "name": [None, "a\u2028b"]}
+    parsed.stage("relations", **names, rank=np.zeros(2, np.int8), line=[4, 5])
+    parsed.clean_relations()
+    parsed.check()
+    (facts_left,), (relations,) = parsed.tables["facts"], parsed.tables["relations"]
+    assert facts_left.column("relation").to_pylist() == ["cap ]0;x ital", "plain"]
+    assert relations.column("key").to_pylist() == ["p q", "plain"]
+    assert relations.column("name").to_pylist() == [None, "a b"]
+    assert parsed.samples == [Reject("empty name", 0, 3, "\\x1b\\n")]

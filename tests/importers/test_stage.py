@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from prixlm import PrixError, import_kb
+from prixlm import EngineConfig, PrixError, import_kb
 from prixlm.files import open_workspace
-from prixlm.importers import stage
+from prixlm.importers import stage, streams
 from prixlm.importers.format import NUM_SAMPLES, Account, Chunk, Parsed, Reject
+from prixlm.importers.plan import plan_import
 from prixlm.importers.stage import (
+    PartMaker,
     StagedTables,
     first_samples,
     parse_chunk,
@@ -109,13 +111,46 @@ def test_parts_are_resumed_and_their_accounts_read_again(
         assert [account.read for account in accounts] == [6, 6, 3]
         assert accounts[2].samples == [Reject("malformed line", 2, 42, "bad")]
         assert len(calls) == 5, "parsed once"
-        if attempt == 0:  # a part without its JSON file is written again
-            (tmp_path / "00002-000001.json").unlink()
+        if attempt == 0:  # a part that is missing is made again, and what a kill left is not seen
+            (tmp_path / "00002-000001").rename(tmp_path / "00002-000001.9-9.tmp")
             calls = calls[:3]
-    names = [path.name for path in sorted(tmp_path.glob("0*"))]
+    names = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("0*[0-9]/*"))]
     assert names == [
-        f"00002-00000{i}{end}" for i in range(3) for end in ("-links.parquet", ".json")
+        f"00002-00000{i}/{name}" for i in range(3) for name in ("account.json", "links.parquet")
     ]
+    with open_workspace(tmp_path, {}) as work:
+        tables = StagedTables(work.empty_folder("scratch"), tmp_path, "100MB", Account())
+        assert tables.count("links") == 10
+        tables.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_kb_parsed_by_an_engine_has_the_same_bytes(
+    tmp_path: Path, small_parts: None, workers: int
+) -> None:
+    """One worker makes all parts out of one stream; two make whole files, in parts of their own."""
+    sources = [write_dump(tmp_path / f"{name}.nt", 300, seed) for seed, name in enumerate("ab")]
+    whole = contents(import_kb(sources, tmp_path / "whole").folder)
+    if workers == 2:  # other processes have the default sizes
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(streams, "CHUNK_BYTES", 8 << 20)
+            kb = import_kb(sources, tmp_path / "kb", engine=EngineConfig(workers=workers))
+    else:
+        kb = import_kb(sources, tmp_path / "kb", engine=EngineConfig(workers=workers))
+    assert contents(kb.folder) == whole
+
+
+def test_a_maker_of_parts_makes_them_in_any_order(tmp_path: Path, small_parts: None) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    plan = plan_import([dump])
+    maker = PartMaker(plan.chunks, plan.parser)
+    for number in (0, 2, 1, 1, 3):
+        maker((0, number), tmp_path / f"{number}-{len(list(tmp_path.iterdir()))}")
+    found = {path.name[0]: contents(path) for path in tmp_path.iterdir() if path.is_dir()}
+    with open_workspace(tmp_path / "work", {}) as work, parsing(0, False) as parse:
+        list(stage_source(0, plan.parser(0), plan.chunks(0), work, parse))
+    for number in range(4):
+        assert found[str(number)] == contents(tmp_path / "work" / f"00000-00000{number}")
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1 << 40])

@@ -91,6 +91,7 @@ def test_a_truncated_archive_gives_what_can_be_read_and_says_so(
     suffix: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "usable_cores", lambda: cores)
+    monkeypatch.setattr(streams, "_PARALLEL_BYTES", 0)
     path = pack(tmp_path / f"a.nt{suffix}", TEXT)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     found = chunks(path)
@@ -193,6 +194,7 @@ def test_chunks_do_not_depend_on_how_a_damaged_archive_is_read(
     packed = compress(write_dump(tmp_path / "dump.nt", 3000).read_bytes(), ".bz2")
     (tmp_path / "dump.nt.bz2").write_bytes(packed[: len(packed) * 4 // 5])
     monkeypatch.setattr(streams, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(streams, "_PARALLEL_BYTES", 0)
     found = []
     for cores in (1, 2, 4):
         monkeypatch.setattr(streams, "usable_cores", lambda cores=cores: cores)

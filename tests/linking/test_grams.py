@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from prixlm.linking import grams
 from prixlm.linking.grams import (
+    Distinct,
     GramIndex,
     Pairs,
     count_grams,
@@ -104,3 +105,23 @@ def test_pairs_of_several_searches_are_united_and_sorted() -> None:
     two = Pairs(np.array([1, 0]), np.array([2, 1]), np.ones(2))
     left, right = unite([one, two])
     assert list(zip(left.tolist(), right.tolist(), strict=True)) == [(0, 1), (0, 5), (1, 2)]
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=12), st.data())
+def test_equal_queries_are_searched_once_and_all_get_the_answers(
+    values: list[str], data: st.DataObject
+) -> None:
+    asked = data.draw(st.lists(st.sampled_from(range(len(values))), unique=True)) if values else []
+    rows = np.sort(np.array(asked, np.int64))
+    once = Distinct.of(values).select(rows)
+    assert [values[row] for row in once.first] == sorted(
+        {values[row] for row in rows}, key=values.index
+    )
+    # What is found for a value is its letter's number, as often as that.
+    number = np.array(["abcd".index(values[row]) for row in once.first], np.int64)
+    left = np.repeat(np.arange(len(number)), number)
+    found = once.expand(Pairs(left, number[left], left.astype(float)))
+    expected = [(at, "abcd".index(values[row])) for at, row in enumerate(rows.tolist())]
+    assert list(zip(found.left.tolist(), found.right.tolist(), strict=True)) == [
+        (at, letter) for at, letter in expected for _ in range(letter)
+    ]

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from prixlm.errors import PrixError
-from prixlm.linking.evidence import FEATURES, CandidatePairs
+from prixlm.linking import evidence, grams
+from prixlm.linking.evidence import FEATURES, PER_SOURCE, CandidatePairs
+from prixlm.linking.grams import Pairs, nearest
 from prixlm.linking.graph import Facts
 from prixlm.linking.linker import (
     Linked,
@@ -102,6 +105,74 @@ def test_entities_without_a_counterpart_lower_the_confidence() -> None:
     assert careful.confidence[of].max() <= plain.confidence.max()
     rows = careful.best()
     assert np.mean(careful.confidence[rows]) < np.mean(plain.confidence[plain.best()])
+
+
+ODD = ["x", "7", "2001", "🙂", "\u0301", "𐎠𐎡", "Ж日", "Αlpha 東京", "…", "ー", "\ud800"]
+"""One character, digits, emoji, a bare accent, scripts nobody reads, two scripts in one name."""
+
+
+def with_more(problem: LinkProblem, ours: list[str], theirs: list[str]) -> LinkProblem:
+    """Add entities of some names to the two sides, without links or facts."""
+    num, facts = len(problem.ids[0]), problem.facts
+    size, other_size = num + len(ours), num + len(theirs)
+    assert facts is not None
+
+    def renumbered(entity: np.ndarray) -> np.ndarray:
+        return np.where(entity < num, entity, entity - num + size)
+
+    concept = np.arange(size + other_size)
+    concept[renumbered(np.arange(2 * num))] = renumbered(problem.concept)
+    return LinkProblem(
+        Names([*problem.ours.texts, *ours], np.arange(size)),
+        Names([*problem.theirs.texts, *theirs], np.arange(other_size)),
+        (np.arange(size), size + np.arange(other_size)),
+        concept,
+        Facts(renumbered(facts.subject), facts.relation, renumbered(facts.object)),
+    )
+
+
+def test_odd_names_find_their_like_and_change_nothing_else(
+    problem: LinkProblem, linked: Linked
+) -> None:
+    more = link_sides(with_more(problem, ODD, ODD), QUICK)
+    assert np.isfinite(more.confidence).all() and not np.isinf(more.pairs.features).any()
+    rows = more.best()
+    found = dict(zip(more.pairs.left[rows].tolist(), more.pairs.right[rows].tolist(), strict=True))
+    # Each has a counterpart of the very same name, and no other entity shares a letter with it.
+    assert [found.get(500 + number) for number in range(len(ODD))] == [
+        500 + number for number in range(len(ODD))
+    ]
+    rates = []
+    for one in (linked, more):
+        rows = one.best()
+        rows = rows[one.pairs.left[rows] < 500]
+        rates.append((one.pairs.left[rows] == one.pairs.right[rows]).mean())
+    assert abs(rates[0] - rates[1]) < 0.03
+
+
+def test_ten_thousand_entities_of_one_name_stay_within_bounds(
+    problem: LinkProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+
+    def counting(queries: sp.csr_matrix, names: sp.csr_matrix, k: int) -> Pairs:
+        searched.append(queries.shape[0])
+        return nearest(queries, names, k)
+
+    monkeypatch.setattr(grams, "nearest", counting)
+    monkeypatch.setattr(evidence, "nearest", counting)
+    # 2,000 of ours, so that the test is quick.
+    whole = with_more(problem, ["Saint Mary"] * 2000, ["Saint Mary"] * 10_000)
+    linked = link_sides(whole, LinkerConfig(folds=2, rounds=1))
+    # Names are searched once for each text, facts for each entity: once in each of three states.
+    assert sum(size > 501 for size in searched) == 3
+    pairs = linked.pairs
+    assert np.bincount(pairs.left)[500:].max() <= 4 * PER_SOURCE, "some of each kind of evidence"
+    same = pairs.left >= 500
+    assert linked.confidence[same].max() < 0.5, "none can be told from the others, or proposed"
+    rows = linked.best()
+    rows = rows[pairs.left[rows] < 500]
+    assert (pairs.left[rows] == pairs.right[rows]).mean() > 0.85, "the others are found as before"
 
 
 def test_hidden_concepts_fall_apart_in_all_languages() -> None:

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from prixlm import KB, EntityEncoder, PrixError
+from prixlm import KB, EngineConfig, EntityEncoder, PrixError, import_kb
+from prixlm.entities.linker import link_file
+from prixlm.linking import grams
 from prixlm.linking import mentions as module
+from prixlm.linking.grams import Pairs, nearest
 from prixlm.linking.mentions import MentionLinker, default_probability
 from prixlm.metrics import reliability
 from tests.helpers import make_linked_kb
@@ -41,6 +45,17 @@ def test_the_concept_answers_in_the_language_that_is_asked_for(linker: MentionLi
     assert best.entity in english and [a.rank for a in answers] == [1, 2, 3][: len(answers)]
 
 
+def test_workers_link_with_the_confidence_that_was_fitted_once(
+    linker: MentionLinker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.entities.linker._PART", 16)
+    (tmp_path / "m.txt").write_text("\n".join(linker.texts[:40]) + "\n", "utf-8")
+    outs = [tmp_path / f"{workers}.parquet" for workers in (1, 2)]
+    for workers, out in enumerate(outs, start=1):
+        link_file(linker, tmp_path / "m.txt", out, engine=EngineConfig(workers=workers))
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
 def test_blocks_do_not_change_the_answers(
     linker: MentionLinker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +86,51 @@ def test_an_encoder_adds_candidates_and_cosines(shared_toy: KB, bases: dict[str,
     pairs = linker._evidence(["Finland"]).pairs(np.arange(1), np.ones(len(linker.side), bool))
     exact = pairs.column("exact") == 1
     assert exact.any() and pairs.column("encoder")[exact] == pytest.approx(1, abs=1e-4)
+
+
+ODD = ["x", "7", "2001", "🙂", "𐎠𐎡", "Ж日", "Αlpha 東京", "…", "ー", "\u0301"]
+"""One character, digits, emoji, scripts nobody reads, two scripts in one name, a bare accent."""
+
+
+def import_names(folder: Path, names: list[str]) -> KB:
+    """Import one entity for each name, each with a fact."""
+    label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+    lines = [f'<http://x/{i}> {label} "{name}"@en .' for i, name in enumerate(names)]
+    lines += [f"<http://x/{i}> <http://x/r> <http://x/0> ." for i in range(1, len(names))]
+    (folder / "facts.nt").write_text("\n".join(lines) + "\n", "utf-8")
+    return import_kb([folder / "facts.nt"], folder / "kb", format="rdf")
+
+
+def test_odd_names_and_mentions_find_their_like(linker: MentionLinker, tmp_path: Path) -> None:
+    for answers in linker.link([*ODD, "\ud800"]):
+        assert all(0 <= answer.score <= 1 for answer in answers)
+    odd = MentionLinker(import_names(tmp_path, [*ODD, "Athens", "Sparta"]))
+    found = odd.link([*ODD, "\ud800"], k=1)
+    assert [answers[0].name for answers in found[:-1]] == ODD
+    assert found[-1] == [], "half a character finds nothing"
+
+
+def test_ten_thousand_things_and_mentions_of_one_name_stay_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    others = ["".join(generator.choice(list("abcdeiklmnorstu"), 8)) for _ in range(300)]
+    linker = MentionLinker(import_names(tmp_path, ["Saint Mary"] * 10_000 + others))
+    searched: list[int] = []
+
+    def counting(queries: sp.csr_matrix, names: sp.csr_matrix, k: int) -> Pairs:
+        searched.append(queries.shape[0])
+        return nearest(queries, names, k)
+
+    monkeypatch.setattr(grams, "nearest", counting)
+    found = linker.candidates(["Saint Mary"] * 10_000 + others, 5)
+    assert max(searched) <= 301, "a text is searched once"
+    assert np.bincount(found.mention).max() <= 5
+    same = found.mention < 10_000
+    assert found.confidence[same].max() < 0.1, "none of them can be told from the others"
+    best = np.unique(found.mention[~same], return_index=True)[1]
+    right = [linker.texts[row] for row in found.row[~same][best]]
+    assert np.mean([a == b for a, b in zip(right, others, strict=True)]) > 0.99
 
 
 def test_empty_mentions_and_unknown_languages_are_refused(linker: MentionLinker) -> None:

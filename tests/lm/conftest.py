@@ -1,4 +1,4 @@
-"""Models on the two kinds of base, shared by the tests of this room."""
+"""Models on every family of bases, shared by the tests of this room."""
 
 from pathlib import Path
 
@@ -6,18 +6,19 @@ import pytest
 
 from prixlm import KB, import_kb
 from prixlm.lm.model import PrixLM
+from tests.conftest import FAMILIES
 
 
-@pytest.fixture(scope="session", params=["xlmr", "mbert"])
+@pytest.fixture(scope="session", params=FAMILIES)
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of base model."""
+    """The family of the base model."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def model(kind: str, bases: dict[str, Path], shared_toy: KB) -> PrixLM:
+def model(kind: str, families: dict[str, Path], shared_toy: KB) -> PrixLM:
     """A model of random weights for the toy KB; shared, so tests must not change it."""
-    return PrixLM.from_base(bases[kind], shared_toy.languages).eval()
+    return PrixLM.from_base(families[kind], shared_toy.languages).eval()
 
 
 @pytest.fixture(scope="session")

@@ -58,11 +58,16 @@ def encode_one(encoder: FactEncoder, kb: KB, facts: Facts, row: int) -> list[int
     return encoder.encode(subject.name, name, object_.name, lang=subject.lang)
 
 
+def num_after(model: PrixLM) -> int:
+    """The tokens after an object: `[EOS]` and, if the base has one, a separator."""
+    return 1 + len(model.encoder.separators[:1])
+
+
 def paper_batch(model: PrixLM, kb: KB, facts: Facts) -> Batch:
     """A batch whose inputs end with `[EOS]` and a separator, as the paper prints them."""
     short = batch_encoder(model.encoder, kb).encode(facts)
-    length = short.length + 2
-    padding = model.encoder.id(model.encoder.base.padding)
+    length = short.length + num_after(model)
+    padding = model.encoder.padding
     ids = np.full((len(facts), int(length.max())), padding, np.int64)
     for row in range(len(facts)):
         ids[row, : length[row]] = encode_one(model.encoder, kb, facts, row)

@@ -13,8 +13,10 @@ from transformers import AutoModel, AutoTokenizer, XLMRobertaForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from prixlm import KB, PrixError
-from prixlm.lm.bases import BACKBONES, base_fingerprint, load_base, no_progress_bars
+from prixlm.lm.backbones import open_backbone
+from prixlm.lm.bases import base_fingerprint, load_base, no_progress_bars
 from prixlm.lm.model import PrixLM
+from tests.conftest import FAMILIES
 from tests.helpers import run_python
 
 WEIGHTS = "model.safetensors"
@@ -39,8 +41,12 @@ def test_a_base_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PrixError, match=r"no model at .*nowhere.*Expected xlm-roberta-base"):
         load_base(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(PrixError, match=r"is a gpt2 model\. Expected .*: xlm-roberta or bert"):
+    with pytest.raises(PrixError, match=r"is a gpt2 model\. Expected .*: xlm-roberta, .* or euro"):
         load_base(tmp_path)
+    for kind, hint in (("gemma3", "save its `language_model` alone"), ("mt5", "cross-attention")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(PrixError, match=hint):
+            load_base(tmp_path)
 
 
 def test_the_head_is_that_of_transformers(model: PrixLM) -> None:
@@ -51,12 +57,13 @@ def test_the_head_is_that_of_transformers(model: PrixLM) -> None:
         theirs = backbone(input_ids=ids).logits
         states = backbone.base_model(input_ids=ids).last_hidden_state
         torch.testing.assert_close(model.logits(states), theirs)
-    assert model.decoder()[0] is backbone.get_input_embeddings().weight
+    is_tied = model.decoder()[0] is backbone.get_input_embeddings().weight
+    assert is_tied == backbone.config.tie_word_embeddings
 
 
 def test_positions_start_where_the_base_was_pretrained_with_them(model: PrixLM) -> None:
     config = model.backbone.config
-    first = BACKBONES[config.model_type].first_position(config)
+    first = model.kind.first_position
     assert first == (2 if config.model_type == "xlm-roberta" else 0)
     assert model.max_length == config.max_position_embeddings - first
 
@@ -76,11 +83,12 @@ def copy_base(base: Path, to: Path, **config: object) -> Path:
     return to
 
 
-@pytest.mark.parametrize("kind", ["xlmr", "mbert"])
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_a_base_without_a_head_gets_the_one_of_the_seed(
-    kind: str, bases: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, families: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    base = copy_base(bases[kind], tmp_path / "base")
+    """A tied projection alone is no head: the embeddings have it."""
+    base = copy_base(families[kind], tmp_path / "base")
     AutoModel.from_pretrained(base).save_pretrained(base)
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -88,10 +96,13 @@ def test_a_base_without_a_head_gets_the_one_of_the_seed(
     heads = []
     for seed in (3, 3, 4):
         model, _, _ = load_base(base, seed=seed)
-        heads.append(BACKBONES[model.config.model_type].transform(model, torch.ones(1, 32)))
-    assert torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], heads[2])
+        backbone = open_backbone(model)
+        states = backbone.transform(torch.arange(32.0)[None])
+        heads.append(torch.nn.functional.linear(states, *backbone.decoder()))
+    is_drawn = kind not in ("gemma", "qwen")
+    assert torch.equal(heads[0], heads[1]) and torch.equal(heads[0], heads[2]) != is_drawn
     assert torch.equal(torch.rand(3), expected), "the caller's random state is left alone"
-    assert "has no prediction head" in caplog.text and "seed 3" in caplog.text
+    assert ("has no prediction head" in caplog.text and "seed 3" in caplog.text) == is_drawn
 
 
 def test_a_base_that_lacks_other_weights_is_refused(bases: dict[str, Path], tmp_path: Path) -> None:
@@ -138,6 +149,27 @@ def test_a_base_without_tokenizer_json_is_one_line_with_the_remedy(
     (base / "tokenizer.json").write_text("{}")
     with pytest.raises(PrixError, match=r"the tokenizer of .* cannot be read"):
         load_base(base)
+
+
+def test_the_remedy_for_a_missing_tokenizer_json_works_for_a_decoder(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    """Qwen's first files have its pieces and its merges apart."""
+    base = copy_base(families["qwen"], tmp_path / "base")
+    state = json.loads((base / "tokenizer.json").read_text("utf-8"))["model"]
+    vocabulary = AutoTokenizer.from_pretrained(base).get_vocab()
+    (base / "vocab.json").write_text(json.dumps(state["vocab"]), "utf-8")
+    merges = [" ".join(pair) for pair in state["merges"]]
+    (base / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]), "utf-8")
+    (base / "tokenizer.json").unlink()
+    words = {"eos_token": "<|end_of_text|>", "tokenizer_class": "Qwen2Tokenizer"}
+    words |= {"pad_token": "<|end_of_text|>", "unk_token": "<|end_of_text|>", "bos_token": None}
+    (base / "tokenizer_config.json").write_text(json.dumps(words))
+    with pytest.raises(PrixError, match=r"has no tokenizer\.json") as refused:
+        load_base(base)
+    run_remedy(str(refused.value))
+    _, tokenizer, _ = load_base(base)
+    assert vocabulary.items() <= tokenizer.get_vocab().items()
 
 
 def test_pickled_weights_are_refused_with_the_remedy(

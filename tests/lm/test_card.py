@@ -13,6 +13,9 @@ def test_the_card_says_what_it_was_trained_on_and_how_auto_models_read() -> None
     assert "`PrixLM` applies that mask" in card
     assert "plain `AutoModel` reads its whole input in both directions" in card
     assert "This model is a causal decoder" in model_card(["en"], "causal", lineage)
+    gemma = model_card(["en"], "causal", lineage, is_decoder=True)
+    assert "pipeline_tag: text-generation" in gemma and "<bos> [S] subject [P]" in gemma
+    assert "`AutoModelForCausalLM` read it alike" in gemma and "</s>" not in gemma
 
 
 def test_an_untrained_model_says_so() -> None:

@@ -66,6 +66,7 @@ def test_dropout_drops_p_on_average_over_masks() -> None:
     assert dropped.mean(0).std().item() < 0.012  # no value is favoured
 
 
+@pytest.mark.parametrize("kind", ["xlmr", "mbert"], indirect=True)
 def test_a_backbone_gets_our_dropout_and_keeps_its_rates(model: PrixLM) -> None:
     layers = [m for m in model.backbone.modules() if isinstance(m, torch.nn.Dropout)]
     assert len(layers) >= 7 and all(type(m) is Dropout and m.p == 0.1 for m in layers)
@@ -75,9 +76,9 @@ def test_a_backbone_gets_our_dropout_and_keeps_its_rates(model: PrixLM) -> None:
 
 
 def test_the_chunked_loss_has_the_gradients_of_the_plain_one(
-    bases: dict[str, Path], kind: str, shared_toy: KB, monkeypatch: pytest.MonkeyPatch
+    families: dict[str, Path], kind: str, shared_toy: KB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = PrixLM.from_base(bases[kind], shared_toy.languages).eval()
+    model = PrixLM.from_base(families[kind], shared_toy.languages).eval()
     batch = batch_encoder(model.encoder, shared_toy).encode(some_facts(shared_toy, 30))
     monkeypatch.setattr(kernels, "CHUNK", 7)
     (3 * model.loss(batch)).backward()
@@ -87,15 +88,33 @@ def test_the_chunked_loss_has_the_gradients_of_the_plain_one(
     scores = model.log_probabilities(states)
     (-3 * scores[torch.arange(len(scores)), torch.from_numpy(batch.target)].sum()).backward()
     plain = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert chunked.keys() == plain.keys() and len(chunked) > 20
+    assert chunked.keys() == plain.keys() and len(chunked) > 15
     for name, gradient in plain.items():
         torch.testing.assert_close(chunked[name], gradient, rtol=1e-4, atol=1e-4)
 
 
-def test_the_loss_is_torchs_cross_entropy() -> None:
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_loss_is_torchs_cross_entropy(has_bias: bool) -> None:
     torch.manual_seed(0)
-    states, weight, bias = torch.randn(700, 8), torch.randn(50, 8), torch.randn(50)
+    states, weight = torch.randn(700, 8), torch.randn(50, 8)
+    bias = torch.randn(50) if has_bias else None
     target = torch.randint(50, (700,))
     ours = kernels.linear_cross_entropy(states, weight, bias, target)
-    plain = torch.nn.functional.cross_entropy(states @ weight.T + bias, target, reduction="sum")
+    logits = torch.nn.functional.linear(states, weight, bias)
+    plain = torch.nn.functional.cross_entropy(logits, target, reduction="sum")
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-3)
+
+
+def test_rows_of_a_frozen_weight_are_trained_through_their_parameter() -> None:
+    torch.manual_seed(0)
+    states = torch.randn(600, 8, requires_grad=True)
+    weight, target = torch.randn(50, 8), torch.randint(50, (600,))
+    place = torch.tensor([3, 48, 49])
+    rows = weight[place].clone().requires_grad_()
+    kernels.linear_cross_entropy(states, weight, None, target, (place, rows)).backward()
+    ours = states.grad, rows.grad
+    states.grad = rows.grad = None
+    logits = states @ weight.index_copy(0, place, rows).T
+    torch.nn.functional.cross_entropy(logits, target, reduction="sum").backward()
+    for got, expected in zip(ours, (states.grad, rows.grad), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)

@@ -10,17 +10,18 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModel, AutoTokenizer
 
 from prixlm import KB, PrixError, import_kb
+from prixlm.languages import frequent_words
 from prixlm.lm.compact import train_tokenizer
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import encode_names, name_batches
 from prixlm.lm.trim import (
     check_reading,
+    merge_closure,
     pieces_to_keep,
     read_differently,
     trim_tokenizer,
     warn_of_reading,
 )
-from prixlm.lm.words import frequent_words
 from tests.trimmed import save_trimmed
 
 
@@ -32,9 +33,8 @@ def small_kb(tmp_path: Path) -> KB:
     return import_kb([path], tmp_path / "few")
 
 
-@pytest.mark.parametrize("kind", ["xlmr", "mbert"])
 def test_logits_of_kept_pieces_are_unchanged(
-    kind: str, bases: dict[str, Path], small_kb: KB, tmp_path: Path
+    kind: str, families: dict[str, Path], small_kb: KB, tmp_path: Path
 ) -> None:
     kept = []
 
@@ -42,8 +42,8 @@ def test_logits_of_kept_pieces_are_unchanged(
         kept.append(pieces_to_keep(small_kb, tokenizer, num_words=0))
         return kept[0]
 
-    whole = PrixLM.from_base(bases[kind], ["en"]).eval()
-    small = PrixLM.from_base(bases[kind], ["en"], keep=keep).eval()
+    whole = PrixLM.from_base(families[kind], ["en"]).eval()
+    small = PrixLM.from_base(families[kind], ["en"], keep=keep).eval()
     old_size = len(whole.tokenizer) - 5  # the roles and [EN] come last
     assert len(kept[0]) < old_size and len(small.tokenizer) == len(kept[0]) + 5
     rows = np.append(kept[0], np.arange(old_size, old_size + 5))
@@ -52,6 +52,9 @@ def test_logits_of_kept_pieces_are_unchanged(
     assert torch.equal(weights[0][new_rows[:-5]], weights[1][:-5])
     with torch.no_grad():  # role tokens are random: give both models the same ones
         weights[1][-5:] = weights[0][-5:]
+    for token in ("pad", "bos", "eos"):
+        ids = [getattr(m.backbone.config, f"{token}_token_id") for m in (small, whole)]
+        assert ids == [None, None] or rows[ids[0]] == ids[1]
     ids = small.encoder.encode("France", "capital", "Paris")
     assert rows[ids].tolist() == whole.encoder.encode("France", "capital", "Paris")
     length = torch.tensor([len(ids)])
@@ -81,6 +84,39 @@ def test_every_name_is_tokenised_as_before(many_letters: KB, shared_toy: KB) -> 
     for name, ids in zip(strange, encode_names(small, strange), strict=True):
         assert small.token_to_id("<unk>") not in ids
         assert small.decode(ids) == name
+
+
+@pytest.mark.parametrize("kind", ["gemma", "llama"])
+def test_names_are_merged_as_before(
+    kind: str, merging_tokenizers: dict[str, Tokenizer], small_kb: KB, shared_toy: KB
+) -> None:
+    tokenizer = merging_tokenizers[kind]
+    kept = pieces_to_keep(small_kb, tokenizer, texts=["Finland  is", "フィンランド"], num_words=0)
+    small = trim_tokenizer(tokenizer, kept)
+    assert small.get_vocab_size() == len(kept) < tokenizer.get_vocab_size() - 50
+    same = [*name_batches(small_kb), ["Finland  is", "フィンランド", "🦉 x"]]
+    for names in same:
+        before, after = encode_names(tokenizer, names), encode_names(small, names)
+        assert [kept[row].tolist() for row in after] == before
+    for names in name_batches(shared_toy):  # in other pieces, perhaps, but the same text
+        assert [small.decode(ids) for ids in encode_names(small, names)] == names
+
+
+def test_a_kept_piece_keeps_every_merge_on_its_way(
+    merging_tokenizers: dict[str, Tokenizer],
+) -> None:
+    """One piece at a time: nothing else could keep its merges."""
+    tokenizer = merging_tokenizers["gemma"]
+    letters = [i for piece, i in tokenizer.get_vocab().items() if len(piece) == 1]
+    special = list(tokenizer.get_added_tokens_decoder())
+    long = [piece for piece in tokenizer.get_vocab() if len(piece) > 4 and piece.isalpha()]
+    assert len(long) > 10
+    for piece in long:
+        wanted = np.array([*letters, *special, tokenizer.token_to_id(piece)])
+        kept = merge_closure(tokenizer, wanted)
+        bytes_ = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        kept = np.union1d(kept, [*special, *bytes_])
+        assert trim_tokenizer(tokenizer, kept).encode(piece).tokens == [piece]
 
 
 def test_xlmr_trimmed_to_a_benchmark_reads_it_as_before(data: Path, dbp5l: KB) -> None:
@@ -150,5 +186,5 @@ def test_a_model_trained_from_a_trimmed_one_still_knows_its_first_base(tmp_path:
 
 
 def test_other_tokenizers_are_refused() -> None:
-    with pytest.raises(PrixError, match="a BPE tokenizer cannot be trimmed"):
-        trim_tokenizer(Tokenizer(models.BPE({"a": 0}, [])), np.array([0]))
+    with pytest.raises(PrixError, match="a WordLevel tokenizer cannot be trimmed"):
+        trim_tokenizer(Tokenizer(models.WordLevel({"a": 0}, "a")), np.array([0]))

@@ -1,6 +1,8 @@
 """The model as a ranker: against scoring every entity; entities of one name; long names."""
 
+import itertools
 import logging
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +10,13 @@ import pytest
 
 from prixlm import KB, import_kb
 from prixlm.decoding.completer import Completer
+from prixlm.decoding.reader import Reader
 from prixlm.decoding.search import Rank, score_all
 from prixlm.rankers import lm
+from prixlm.rankers.base import read_triples
 from prixlm.rankers.heldout import read_facts
-from prixlm.rankers.lm import ModelRanker
-from tests.rankers.conftest import random_completer
+from prixlm.rankers.lm import ModelRanker, ReadingRanker
+from tests.rankers.conftest import import_tables, random_completer
 
 
 def test_ranks_are_those_of_scoring_every_entity(nordic: KB, nordic_completer: Completer) -> None:
@@ -118,3 +122,69 @@ def test_a_subject_whose_name_is_too_long_has_no_answer(
     assert np.isinf(ranker.ranks(facts.queries, facts.objects)).tolist() == [False, True, False]
     scores = ranker.scores(facts.queries, np.arange(3), facts.objects)
     assert np.isinf(scores).tolist() == [False, True, False]
+
+
+# --- a base that reads ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def towns(tmp_path_factory: pytest.TempPathFactory) -> KB:
+    """Towns of four countries in two languages; every third fact is held out."""
+    lines = ["lang\tsubject\trelation\tobject\tsplit"]
+    for lang, number in itertools.product(("en", "fi"), range(18)):
+        split = "test" if number % 3 == 0 else "train"
+        lines.append(f"{lang}\tTown {number}\tcountry\tLand {number % 4}\t{split}")
+        lines.append(f"{lang}\tTown {number}\ttwin\tTown {number * 5 % 18}\ttrain")
+    links = "lang_a\tname_a\tlang_b\tname_b\nen\tTown 1\tfi\tTown 1\n"
+    return import_tables(tmp_path_factory.mktemp("towns"), "\n".join(lines), links)
+
+
+@pytest.fixture(scope="module")
+def reading(towns: KB, families: dict[str, Path]) -> ReadingRanker:
+    """A random decoder over the KB of towns, asked with two examples and three candidates."""
+    ranker = ReadingRanker(towns, Reader(towns, families["gemma"]))
+    ranker.num_examples, ranker.num_candidates = 2, 3
+    return ranker
+
+
+def test_examples_are_train_facts_of_the_relation_and_not_of_the_subject(
+    reading: ReadingRanker, towns: KB
+) -> None:
+    queries = read_facts(towns, "en").queries
+    train = set(zip(*read_triples(towns, ("train",), "en").tolist(), strict=True))
+    questions = reading._questions(queries)
+    assert questions == reading._questions(queries)
+    for row, question in enumerate(questions):
+        subject, relation = int(queries.subject[row]), int(queries.relation[row])
+        assert question.subject == subject and question.relation == "country"
+        assert len(question.examples) == 2 and len({o for _, o in question.examples}) == 2
+        for s, o in question.examples:
+            assert (s, relation, o) in train and subject not in (s, o)
+    alone = queries.select(np.array([3]))
+    assert reading._questions(alone) == questions[3:4], "other queries change nothing"
+
+
+def test_a_reader_keeps_the_protocol(reading: ReadingRanker, towns: KB) -> None:
+    facts = read_facts(towns, "en")
+    queries, rows = facts.queries, np.arange(len(facts))
+    owner, entity, score = reading.scored(queries)
+    # Candidates are the three most frequent objects of the relation, without filtered ones.
+    _, relation, objects = read_triples(towns, ("train",), "en")
+    counts = Counter(objects[relation == queries.relation[0]].tolist())
+    usual = {o for o, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:3]}
+    for row in rows:
+        assert set(entity[owner == row]) == usual - set(queries.filtered_of(row))
+    best = reading.best(queries, 2)
+    for row in rows:
+        answers = best.entity[best.offset[row] : best.offset[row + 1]]
+        own = entity[owner == row][np.argsort(-score[owner == row], kind="stable")]
+        assert answers.tolist() == own[:2].tolist()
+    ranks = reading.ranks(queries, facts.objects)
+    assert ((ranks >= 1) & (ranks <= len(towns.entity_range("en")))).all()
+    # What others propose is scored beside the candidates, in one reading of each question.
+    answered = reading.ask(queries, 9, (rows, facts.objects))
+    alone = reading.scores(queries, rows, facts.objects)
+    np.testing.assert_allclose(answered.scores(rows, facts.objects), alone, atol=1e-4)
+    listed = set(zip(answered.ranked.owners(), answered.ranked.entity, strict=True))
+    assert set(zip(rows, facts.objects, strict=True)) <= listed
+    assert np.isneginf(answered.scores(rows[:1], queries.subject[:1])).all()

@@ -243,6 +243,44 @@ def test_a_kb_whose_names_have_no_letters_is_answered(tmp_path: Path) -> None:
         assert np.isfinite(ranked.score).all()
 
 
+@pytest.mark.parametrize("name", ["x", "7", "🙂", "𐎠𐎡", "Ж日", "Αlpha 東京", "ー", "\u0301"])
+def test_odd_names_vote_for_their_like(name: str, tmp_path: Path) -> None:
+    # Of two entities of the name, one has a fact; the others have another object.
+    lines = ["lang\tsubject\trelation\tobject\tsplit", f"en\t{name} {name}\tr\there\ttrain"]
+    lines += [f"en\tAthens {i}\tr\tthere\ttrain" for i in "αβγδ"] + [f"en\t{name}\tr\tgone\ttest"]
+    (tmp_path / "facts.tsv").write_text("\n".join(lines), "utf-8")
+    kb = import_kb([tmp_path / "facts.tsv"], tmp_path / "kb")
+    queries = read_facts(kb, "en").queries
+    ranked = SimilarNames(kb).best(queries, 1)
+    assert kb.names(ranked.entity.tolist()) == ["here"]
+    for make in (NewObjects, SharedNames):
+        assert np.isfinite(make(kb).best(queries, 5).score).all()
+
+
+def test_ten_thousand_things_of_one_name_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    label, num = "<http://www.w3.org/2000/01/rdf-schema#label>", 10_000
+    lines = [f'<http://x/{i}> {label} "Saint Mary"@en .' for i in range(num)]
+    lines += [f'<http://x/{t}> {label} "{t}"@en .' for t in ("Turku", "Tartu")]
+    lines += [f"<http://x/{i}> <http://x/r> <http://x/Turku> ." for i in range(num // 2)]
+    (tmp_path / "facts.nt").write_text("\n".join(lines) + "\n", "utf-8")
+    kb = import_kb([tmp_path / "facts.nt"], tmp_path / "kb", format="rdf")
+    grams = read_grams(kb)
+    # Their n-grams are those of too many: comparing them would be 10,000 squared sums.
+    assert grams.nnz < 50 and (np.diff(grams.indptr) > 0).sum() == 2
+    named = kb.find("Saint Mary", "en")
+    # Those without a fact of their own.
+    subject = np.array([one.id for one in named if int(one.key.rsplit("/")[-1]) >= num // 2])
+    assert len(subject) == num // 2
+    queries = Queries(
+        "en", subject, np.zeros(len(subject), int), np.zeros(num // 2 + 1, int), np.array([])
+    )
+    ranked = SimilarNames(kb).best(queries, 3)
+    turku = kb.find("Turku", "en")[0].id
+    assert (ranked.entity[ranked.offset[:-1]] == turku).all(), "the usual object"
+    for make in (NewObjects, SharedNames):
+        assert len(make(kb).best(queries, 3).entity) <= 3 * len(subject)
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_most_similar_equals_sorting_all_cosines(seed: int, k: int) -> None:
     generator = np.random.default_rng(seed)

@@ -99,3 +99,10 @@ def test_trained_rankers_are_loaded_and_identify_the_suite(
         load_suite(nordic, model=tmp_path / "model")
     with pytest.raises(PrixError, match="the model was trained on another KB"):
         load_suite(whole, model=tmp_path / "model", split=nordic)
+
+
+def test_a_reader_takes_part_as_the_last_ranker(nordic: KB, families: dict[str, Path]) -> None:
+    suite = load_suite(nordic, reader=families["gemma"])
+    assert suite.reader is not None and suite.rankers[-1].name == "reader"
+    assert suite.identity and suite.identity != load_suite(nordic).identity
+    assert suite.reading(nordic, ("train", "test")).reader is suite.reader

@@ -39,7 +39,7 @@ def screen() -> Console:
 
 
 def test_names_are_shown_without_markup_or_control_characters() -> None:
-    assert shown("[bold]x\x1b[31m\n") == r"\[bold]x [31m "
+    assert shown("[bold]x\x1b[31m\n") == r"\[bold]x\x1b[31m\n"
 
 
 def test_a_language_without_an_english_name_is_shown_by_its_code() -> None:

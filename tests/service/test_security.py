@@ -20,11 +20,10 @@ from prixlm.service.security import (
     CONTENT_POLICY,
     Connection,
     Guard,
-    SafeFormatter,
     Settings,
-    printable,
     status_of,
 )
+from prixlm.untrusted import SafeFormatter
 
 TOKEN = "a-secret-of-many-letters"
 HOME = "http://127.0.0.1:8000"
@@ -418,7 +417,8 @@ def test_a_name_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFixture)
     assert not any(line.startswith("forged") for line in text.split("\n"))
     record = logging.LogRecord("a", logging.WARNING, "", 0, "name %s", ("x\nERROR y\u202e",), None)
     assert formatter.format(record).endswith("WARNING name x\\nERROR y\\u202e")
-    assert len(printable("x" * 10_000)) == 200
+    record = logging.LogRecord("a", logging.WARNING, "", 0, "x" * 10_000, (), None)
+    assert SafeFormatter(limit=200).format(record).count("x") == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/broken"])

@@ -11,7 +11,7 @@ from prixlm.lm.encoding import Batch
 from prixlm.lm.model import PrixLM
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps
 from prixlm.training.estimate import estimate_pretrain
-from prixlm.training.pretrain import PretrainConfig
+from prixlm.training.pretrain import PretrainConfig, pretrain
 from prixlm.training.sampler import SupplyConfig
 
 
@@ -31,6 +31,23 @@ def test_a_dry_run_writes_nothing_and_is_right(
     assert estimate.checkpoint == pytest.approx(size, rel=0.1)
     assert estimate.facts_per_second > 1 and estimate.seconds > 0
     assert estimate.as_dict()["triples"] == 13
+
+
+def test_a_dry_run_of_lora_counts_what_is_trained(
+    families: dict[str, Path], shared_toy: KB, tiny: PretrainConfig, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(
+        tiny, base=str(families["gemma"]), adapt="lora", lora_rank=2, epochs=1, recompute=True
+    )
+    estimate = estimate_pretrain(shared_toy, config)
+    pretrain(shared_toy, tmp_path / "run", config)
+    assert estimate.steps == checkpoint_steps(tmp_path / "run")[-1]
+    folder = checkpoint_folder(tmp_path / "run", estimate.steps)
+    names = ("model.safetensors", "optimizer.safetensors", "trained.safetensors")
+    sizes = [(folder / name).stat().st_size for name in names]
+    assert estimate.checkpoint == pytest.approx(sum(sizes), rel=0.15)
+    assert estimate.trained < 0.2 * estimate.parameters
+    assert f"{estimate.trained / 1e6:,.1f} of " in estimate.as_text()
 
 
 def test_an_estimate_of_single_counts_no_links(shared_toy: KB, tiny: PretrainConfig) -> None:

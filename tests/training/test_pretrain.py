@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,34 +14,108 @@ from transformers import AutoModel, AutoTokenizer
 
 from prixlm import KB, PrixError, import_kb
 from prixlm.config import read_config, to_toml
+from prixlm.lm.backbones import BACKBONES
+from prixlm.lm.bases import load_base
 from prixlm.lm.compact import make_compact
 from prixlm.lm.model import PrixLM
+from prixlm.lm.trim import pieces_to_keep
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, drop_checkpoints
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.pretrain import PretrainConfig, PretrainTask, pretrain
 from prixlm.training.sampler import SupplyConfig
+from tests.conftest import FAMILIES
 from tests.lm.helpers import all_facts, batch_encoder
 from tests.training.helpers import TINY, losses, run_processes, same_weights, two_processes
 
 
-@pytest.mark.parametrize("trim", [False, True])
-@pytest.mark.parametrize("kind", ["xlmr", "mbert"])
+@pytest.mark.parametrize(
+    ("kind", "trim"), [*((kind, True) for kind in FAMILIES), ("xlmr", False), ("llama", False)]
+)
 def test_hub_bases_load_train_and_save(
-    kind: str, trim: bool, bases: dict[str, Path], shared_toy: KB, tmp_path: Path
+    kind: str,
+    trim: bool,
+    families: dict[str, Path],
+    shared_toy: KB,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = dataclasses.replace(TINY, base=str(bases[kind]), epochs=12, trim=trim)
+    few = partial(pieces_to_keep, num_words=20)  # 50,000 words take seconds
+    monkeypatch.setattr("prixlm.training.pretrain.pieces_to_keep", few)
+    training = dataclasses.replace(TINY.training, save_every=1000, validate_every=1000)
+    config = dataclasses.replace(
+        TINY, base=str(families[kind]), epochs=12, trim=trim, training=training
+    )
     model = pretrain(shared_toy, tmp_path / "run", config)
     by_step = losses(tmp_path / "run")
     assert by_step[max(by_step)] < 0.8 * by_step[1]
     again = PrixLM.load(tmp_path / "run")
     assert same_weights(model, again)
-    assert AutoModel.from_pretrained(tmp_path / "run").config.model_type in ("xlm-roberta", "bert")
+    assert AutoModel.from_pretrained(tmp_path / "run").config.model_type in BACKBONES
     assert "[O]" in AutoTokenizer.from_pretrained(tmp_path / "run").get_vocab()
-    assert again.settings.lineage.base == bases[kind].name
+    assert again.settings.lineage.base == families[kind].name
     assert again.settings.lineage.earlier_kbs is None
     start = PrixLM.load(checkpoint_folder(tmp_path / "run", 0))
     pairs = zip(start.parameters(), model.parameters(), strict=True)
     assert not any(torch.equal(a, b) for a, b in list(pairs)[:3]), "embeddings are trained too"
+
+
+@pytest.mark.parametrize("kind", ["gemma", "xlmr"])
+def test_a_run_with_lora_resumes_exactly_and_ends_as_a_plain_checkpoint(
+    kind: str, families: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    training = dataclasses.replace(TINY.training, lr=2e-2)
+    config = dataclasses.replace(
+        TINY, base=str(families[kind]), adapt="lora", lora_rank=4, training=training, epochs=8
+    )
+    model = pretrain(shared_toy, tmp_path / "run", config)
+    by_step = losses(tmp_path / "run")
+    assert by_step[max(by_step)] < 0.9 * by_step[1] and model.adapter is None
+    assert not (tmp_path / "run" / "trained.safetensors").exists()
+    again = PrixLM.load(tmp_path / "run")
+    assert same_weights(model, again) and all(p.requires_grad for p in again.parameters())
+    names = {name for name, _ in again.backbone.named_parameters()}
+    plain, _, _ = load_base(families[kind])
+    assert names == {name for name, _ in plain.named_parameters()}
+    # Stop in the middle: drop the last checkpoints and the end of the run, and run it again.
+    shutil.copytree(tmp_path / "run", tmp_path / "stopped")
+    steps = checkpoint_steps(tmp_path / "stopped")
+    drop_checkpoints(tmp_path / "stopped", steps[: len(steps) // 2 + 1])
+    for path in (tmp_path / "stopped").glob("*.safetensors"):
+        path.unlink()
+    resumed = pretrain(shared_toy, tmp_path / "stopped", config)
+    assert losses(tmp_path / "stopped") == by_step and same_weights(model, resumed)
+    # A checkpoint on the way is plain, too, and knows what was trained.
+    half = checkpoint_folder(tmp_path / "run", steps[1])
+    assert (half / "trained.safetensors").is_file()
+    assert "lora" not in " ".join(load_file(half / "model.safetensors"))
+    with pytest.raises(PrixError, match="different config"):
+        pretrain(shared_toy, tmp_path / "run", dataclasses.replace(config, lora_rank=2))
+
+
+def test_recomputing_layers_changes_nothing(
+    families: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    """Dropout included: each mask is drawn again as it was."""
+    for kind in ("xlmr", "gemma"):
+        config = dataclasses.replace(TINY, base=str(families[kind]), epochs=2)
+        plain = pretrain(shared_toy, tmp_path / kind, config)
+        config = dataclasses.replace(config, recompute=True)
+        again = pretrain(shared_toy, tmp_path / f"{kind}-again", config)
+        assert losses(tmp_path / kind) == losses(tmp_path / f"{kind}-again")
+        assert same_weights(plain, again)
+
+
+def test_settings_of_a_decoder_are_checked(shared_toy: KB) -> None:
+    for values, reason in (
+        ({"prefix": "half"}, "prefix half: expected own or both"),
+        ({"adapt": "some"}, "expected full or lora"),
+        ({"base": "compact", "adapt": "lora"}, "leave out --adapt and --prefix"),
+    ):
+        with pytest.raises(PrixError, match=reason):
+            PretrainConfig(**values)  # type: ignore[arg-type]
+    own, both = PretrainConfig(), PretrainConfig(prefix="both")
+    assert own.fingerprint() != both.fingerprint()
+    assert own.fingerprint() == PretrainConfig(recompute=True, lora_rank=3).fingerprint()
 
 
 def test_a_run_folder_has_the_model_the_config_a_plot_and_a_card(

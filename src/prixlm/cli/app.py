@@ -11,14 +11,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from prixlm.cli import ask, demo, enrich, kb, serve, train
 from prixlm.cli.evaluate import evaluate_app
 from prixlm.cli.reproduce import reproduce_app
+from prixlm.cli.terminal import log_to_stderr, print_note, print_traceback
 from prixlm.errors import PrixError, Stopped, missing_extra
+from prixlm.files import damage_message
 from prixlm.threads import share_cores
 
 # The order is that of `prixlm --help`.
@@ -43,7 +46,30 @@ COMMANDS: dict[str, Callable[..., None]] = {
 GROUPS = {"evaluate": evaluate_app, "reproduce": reproduce_app}
 _RESUME = "run the same command again to resume."
 
+# typer has click as a dependency or inside, depending on its version: take the class from there.
+_Refused: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+class _Commands(TyperGroup):
+    """The commands; an argument that cannot be parsed is an error like any other, in one line."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command and exit."""
+        try:
+            code = super().main(*args, **(extra | {"standalone_mode": False}))
+        except _Refused as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
+                sys.exit(error.exit_code)
+            context = getattr(error, "ctx", None)
+            path = "prixlm" if context is None else context.command_path
+            raise PrixError(f"{error.format_message()} See `{path} --help`.") from None
+        if extra.get("standalone_mode") is False:
+            return code
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Build and complete multilingual knowledge bases with a language model (Prix-LM).",
     no_args_is_help=True,
     add_completion=False,
@@ -71,18 +97,20 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; turn errors that the user can fix into one line and exit code 2."""
+    """Run the command line; turn errors that the user can fix into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names come in any script; a terminal that lacks a character gets a `?`.
             stream.reconfigure(errors="replace")
+    sys.excepthook = print_traceback
+    log_to_stderr()
     share_cores(os.environ)  # before a command imports torch
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, _stop)
     try:
         app()
     except PrixError as error:
-        _fail(str(error))
+        _fail(str(error), error.code)
     except Stopped as stop:
         _fail(f"{stop}; {_RESUME}", 128 + stop.signal)
     except ModuleNotFoundError as error:
@@ -94,12 +122,15 @@ def main() -> None:
         # `prixlm stats | head` closes stdout early. Python flushes it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        _fail(f"{error.filename or 'the output'}: {error.strerror or error}.")
-    except RuntimeError as error:
-        if "interrupt" not in str(error).lower():  # DuckDB reports Ctrl-C in this way
-            raise
-        _fail(f"interrupted; {_RESUME}", 130)
+    except Exception as error:
+        damage = damage_message(error)
+        if damage is not None:
+            _fail(damage)
+        if isinstance(error, OSError):
+            _fail(f"{error.filename or 'the output'}: {error.strerror or error}.")
+        if isinstance(error, RuntimeError) and "interrupt" in str(error).lower():
+            _fail(f"interrupted; {_RESUME}", 130)  # DuckDB reports Ctrl-C in this way
+        raise
 
 
 def _stop(number: int, _frame: object) -> None:
@@ -108,5 +139,5 @@ def _stop(number: int, _frame: object) -> None:
 
 
 def _fail(message: str, code: int = 2) -> None:
-    print("prixlm: " + " ".join(message.split()), file=sys.stderr)
+    print_note(message)
     sys.exit(code)

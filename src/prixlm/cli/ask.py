@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prixlm.cli.options import Json
+from prixlm.cli.options import Address, Engine, GpusPerWorker, Json, Mask, Workers, parse_engine
 from prixlm.cli.terminal import console, print_json, print_note, print_result, progress_bar
 from prixlm.errors import PrixError
 from prixlm.types import Array, Progress, Query
 
 if TYPE_CHECKING:
     from prixlm.decoding.completer import Completer, SearchConfig
+    from prixlm.engine.jobs import EngineConfig
     from prixlm.linking.mentions import MentionLinker
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
@@ -54,8 +55,13 @@ def complete(
     new_only: NewOnly = False,
     description: Description = None,
     candidates: Candidates = None,
+    mask: Mask = None,
     queries: Queries = None,
     out: Out = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Complete facts: find the object of a subject and a relation.
@@ -64,10 +70,12 @@ def complete(
 
     Example: [b]prixlm complete model --kb world --queries facts.tsv --out answers.parquet[/b]
     """
-    request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
+    search = _search_config(k, exact, beam, new_only)
+    request = _Request(model, kb, candidates, as_json, search, mask)
     flags = {"--lang": lang, "--subject": subject, "--relation": relation}
     if queries is not None:
-        request.answer_file(queries, _check_file_options(flags, out))
+        out = _check_file_options(flags, out)
+        request.answer_file(queries, out, parse_engine(engine, address, workers, gpus_per_worker))
         return
     lang, subject, relation = _check_query_options(flags, out)
     request.answer(Query(lang, subject, relation, description=description))
@@ -92,8 +100,13 @@ def translate(
         bool, typer.Option("--free", help="Write a new name, whether the KB has it or not.")
     ] = False,
     candidates: Candidates = None,
+    mask: Mask = None,
     queries: Queries = None,
     out: Out = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Translate names: find what an entity is called in another language.
@@ -106,10 +119,12 @@ def translate(
         source, name, to = _check_query_options({"--from": source, "--name": name, "--to": to}, out)
         _write_freely(model, kb, Query(source, name, None, to, description), k, beam, as_json)
         return
-    request = _Request(model, kb, candidates, as_json, _search_config(k, exact, beam, new_only))
+    search = _search_config(k, exact, beam, new_only)
+    request = _Request(model, kb, candidates, as_json, search, mask)
     flags = {"--from": source, "--name": name, "--to": to}
     if queries is not None:
-        request.answer_file(queries, _check_file_options(flags, out))
+        out = _check_file_options(flags, out)
+        request.answer_file(queries, out, parse_engine(engine, address, workers, gpus_per_worker))
         return
     source, name, to = _check_query_options(flags, out)
     request.answer(Query(source, name, None, to, description))
@@ -170,6 +185,7 @@ class _Request:
     candidates: Path | None
     as_json: bool
     search: "SearchConfig"
+    mask: str | None
 
     def answer(self, query: Query) -> None:
         """Answer one query and print the answers."""
@@ -188,14 +204,20 @@ class _Request:
         else:
             print_answers(console(), f"{query.subject} · {query.relation or query.to}", answers)
 
-    def answer_file(self, queries: Path, out: Path) -> None:
+    def answer_file(self, queries: Path, out: Path, engine: "EngineConfig") -> None:
         """Answer a file of queries and print the counts."""
         from prixlm.decoding.batch import answer_file
 
         with progress_bar() as progress:
             completer, candidates = self._open(progress)
             counts = answer_file(
-                completer, queries, out, self.search, candidates=candidates, progress=progress
+                completer,
+                queries,
+                out,
+                self.search,
+                candidates=candidates,
+                engine=engine,
+                progress=progress,
             )
         text = f"{counts['queries']:,} queries, {counts['errors']:,} with an error."
         print_result(counts, text, self.as_json)
@@ -204,7 +226,7 @@ class _Request:
         """Load the model with its KB, and the candidates if a file restricts them."""
         from prixlm.decoding.completer import Completer, read_candidates
 
-        completer = Completer(self.model, self.kb, progress)
+        completer = Completer(self.model, self.kb, progress, mask=self.mask)
         if not completer.is_of_this_kb:
             print_note(
                 f"the model was not trained on {self.kb} itself; one of a split of it is fine."
@@ -246,6 +268,10 @@ def link(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Answers: .parquet, .tsv or .jsonl.")
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Link mentions to the entities of a KB, with a calibrated confidence.
@@ -270,10 +296,11 @@ def link(
     if mentions is not None and out is not None:
         check_out(out)
         read_mentions(mentions)
+    where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar() as progress:
-        linker = MentionLinker(source, encoder=encoder, progress=progress)
+        linker = MentionLinker(source, encoder=encoder, engine=where, progress=progress)
         if mentions is not None and out is not None:
-            counts = link_file(linker, mentions, out, k, lang, progress)
+            counts = link_file(linker, mentions, out, k, lang, progress, engine=where)
             empty = f" ({counts['empty']:,} of them empty)" if counts["empty"] else ""
             text = f"Linked {counts['mentions']:,} lines{empty}: {out}"
             print_result({**counts, "out": str(out)}, text, as_json)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prixlm.cli.options import Json
-from prixlm.cli.terminal import console, print_json, print_note, progress_bar
+from prixlm.cli.terminal import print_json, print_lines, print_note, progress_bar
 
 if TYPE_CHECKING:
     from prixlm.demo import Demo
@@ -56,11 +56,7 @@ def _print(result: "Demo", work: Path) -> None:
         "Browse, ask and review what it made:",
         f"{_own_command()} serve {shlex.quote(str(work))}",
     ]
-    screen = console()
-    for line in lines:
-        # Names from a KB are untrusted text.
-        text = "".join(letter if letter.isprintable() else " " for letter in line)
-        screen.print(text, markup=False, soft_wrap=True)
+    print_lines(lines)
 
 
 def _own_command() -> str:

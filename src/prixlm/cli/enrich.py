@@ -11,7 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from prixlm.cli.options import (
+    Address,
     DryRun,
+    Engine,
+    GpusPerWorker,
     GraphOption,
     ImportFormat,
     Json,
@@ -20,9 +23,17 @@ from prixlm.cli.options import (
     ModelOption,
     Overwrite,
     ProposalsArgument,
+    Workers,
     parse_codes,
+    parse_engine,
 )
-from prixlm.cli.terminal import console, print_json, print_result, progress_bar
+from prixlm.cli.terminal import (
+    console,
+    print_json,
+    print_lines,
+    print_result,
+    progress_bar,
+)
 from prixlm.errors import PrixError
 
 _Sources = Annotated[
@@ -67,6 +78,10 @@ def enrich(
     model: ModelOption = None,
     graph: GraphOption = None,
     encoder: _Encoder = None,
+    reader: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A decoder such as Gemma 3, asked in words; slow."),
+    ] = None,
     min_confidence: MinConfidence = 0.5,
     relations: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Only these relations, by name or key.")
@@ -90,6 +105,10 @@ def enrich(
     pivot: Annotated[
         str, typer.Option(metavar="CODE", help="Language that links are proposed into.")
     ] = "en",
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -132,17 +151,24 @@ def enrich(
         langs=None if langs is None else "all" if langs == "all" else parse_codes(langs),
         enrich=proposals,
     )
-    given = Given(model=model, graph=graph, encoder=encoder)
+    given = Given(model=model, graph=graph, encoder=encoder, reader=reader)
     if dry_run:
         _print_costs(sources or [], config, given, as_json)
     elif to is None:
         raise PrixError("--to is missing: name the folder to work in.")
     else:
-        _run_job(sources or [], to, config, given, overwrite, as_json)
+        where = parse_engine(engine, address, workers, gpus_per_worker)
+        _run_job(sources or [], to, config, given, where, overwrite, as_json)
 
 
 def _run_job(
-    sources: list[Path], to: Path, config: Any, given: Any, overwrite: bool, as_json: bool
+    sources: list[Path],
+    to: Path,
+    config: Any,
+    given: Any,
+    engine: Any,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Run the job and print what was found, how far it can be believed, and what comes next."""
     from prixlm.enrichment.job import export_format, run_job
@@ -153,7 +179,7 @@ def _run_job(
 
         def announce(line: str) -> None:
             if not as_json:
-                screen.print(line, markup=False, soft_wrap=True)
+                print_lines(line.split("\n"))
 
         manifest = run_job(
             sources,
@@ -162,6 +188,7 @@ def _run_job(
             given=given,
             overwrite=overwrite,
             announce=announce,
+            engine=engine,
             progress=progress,
         )
     if as_json:

@@ -6,8 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prixlm.cli.options import GraphOption, Json, ModelOption, parse_codes, parse_list
-from prixlm.cli.terminal import console, print_json, print_note, progress_bar
+from prixlm.cli.options import (
+    Address,
+    Engine,
+    GpusPerWorker,
+    GraphOption,
+    Json,
+    Mask,
+    ModelOption,
+    Workers,
+    parse_codes,
+    parse_engine,
+    parse_list,
+)
+from prixlm.cli.terminal import console, print_json, print_lines, print_note, progress_bar
 from prixlm.errors import PrixError
 
 if TYPE_CHECKING:
@@ -37,9 +49,17 @@ def evaluate_lp(
     baseline: Annotated[
         list[Path] | None, typer.Option(metavar="FOLDER", help="A PyKEEN model; may be repeated.")
     ] = None,
+    reader: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="A decoder, asked in words; may be repeated."),
+    ] = None,
     fuse: Annotated[
         bool, typer.Option("--fuse", help="Also a fusion of all of them, fitted on valid facts.")
     ] = False,
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="KEYS", help="Leave out rankers such as similar-names,paths."),
+    ] = None,
     langs: Annotated[
         str | None, typer.Option(metavar="CODES", help="Languages; default: all with such facts.")
     ] = None,
@@ -53,6 +73,7 @@ def evaluate_lp(
     by_name: Annotated[
         bool, typer.Option("--by-name", help="Rank names, as the paper's released code does.")
     ] = False,
+    mask: Mask = None,
     relations: Annotated[
         int, typer.Option(metavar="N", help="Also figures of the N most frequent relations.")
     ] = 0,
@@ -60,6 +81,10 @@ def evaluate_lp(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write table.md, .json, .png and every answer here."),
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = 0.0,
     as_json: Json = False,
 ) -> None:
     """Link prediction: rank the object of held-out facts among all entities of a language.
@@ -76,16 +101,20 @@ def evaluate_lp(
         models=tuple(model or ()),
         graphs=tuple(graph or ()),
         baselines=tuple(baseline or ()),
+        readers=tuple(reader or ()),
         fuse=fuse,
+        without=tuple(parse_list(without)) if without else (),
         langs=parse_codes(langs) if langs else None,
         split=split,
         most=most,
         search=search,
         by_name=by_name,
+        mask=mask,
         relations=relations,
     )
+    where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar() as progress:
-        evaluation = evaluate_rankers(KB(kb), config, to, progress)
+        evaluation = evaluate_rankers(KB(kb), config, to, progress, engine=where)
     if as_json:
         print_json(evaluation.to_json())
         return
@@ -344,7 +373,7 @@ def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_
 def print_folder(to: Path | None) -> None:
     """Print where results were written."""
     if to is not None:
-        console().print(f"Written to {to}.", markup=False, soft_wrap=True)
+        print_lines([f"Written to {to}."])
 
 
 # The order is that of `prixlm evaluate --help`. A new task is a function above and a line here.

@@ -9,14 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from prixlm.cli.options import (
+    Address,
     DryRun,
+    Engine,
     ImportFormat,
     Json,
     KBArgument,
     Langs,
     Memory,
     Overwrite,
+    Workers,
     parse_codes,
+    parse_engine,
 )
 from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
@@ -54,6 +58,9 @@ def import_(
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
     memory: Memory = "1GiB",
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Make a KB folder from dumps of DBpedia, Wikidata, RDF, tables, or the embedded world KB.
@@ -84,6 +91,7 @@ def import_(
         return
     if to is None:
         raise PrixError("--to is missing: name the KB folder to make.")
+    where = parse_engine(engine, address, workers)
     with progress_bar() as progress:
         kb = import_kb(
             sources or [],
@@ -99,6 +107,7 @@ def import_(
             overwrite=overwrite,
             strict=strict,
             memory=memory,
+            engine=where,
             progress=progress,
         )
     _print_stats(kb.folder, as_json, account=True)

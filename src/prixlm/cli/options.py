@@ -4,9 +4,12 @@ An option of one command only is declared in the signature of that command.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from prixlm.engine.jobs import EngineConfig
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DryRun = Annotated[
@@ -37,10 +40,37 @@ ProposalsArgument = Annotated[
 ModelOption = Annotated[
     Path | None, typer.Option("--model", metavar="FOLDER", help="A Prix-LM trained on this KB.")
 ]
+Mask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="prefix|causal|released",
+        help="Read the model with another mask; released: as the authors' code.",
+    ),
+]
 GraphOption = Annotated[
     Path | None,
     typer.Option("--graph", metavar="FOLDER", help="A graph embedding of this KB."),
 ]
+
+Engine = Annotated[
+    str, typer.Option(metavar="NAME", help="Where it runs: local or ray (see --address).")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The Ray cluster, or [i]auto[/i] on one of its machines; without it, Ray is started "
+        "here.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Worker processes, of one thread each. Not given: one process with all threads; "
+        "on Ray, one per CPU."
+    ),
+]
+GpusPerWorker = Annotated[float, typer.Option(help="GPUs of each worker.")]
 
 # Training: a flag that is not given leaves the value of the preset or of the TOML file.
 ConfigFile = Annotated[
@@ -62,3 +92,19 @@ def parse_codes(langs: str) -> tuple[str, ...]:
     from prixlm.languages import parse_languages
 
     return parse_languages(parse_list(langs))
+
+
+def parse_engine(
+    engine: str, address: str | None, workers: int | None, gpus_per_worker: float = 0.0
+) -> "EngineConfig":
+    """Return where a command runs; print one line about it if the user has chosen."""
+    from prixlm.cli.terminal import print_note
+    from prixlm.engine.jobs import EngineConfig
+
+    kind: Any = engine  # the config refuses any other word
+    config = EngineConfig(
+        kind=kind, address=address, workers=workers, gpus_per_worker=gpus_per_worker
+    )
+    if config != EngineConfig():
+        print_note(config.describe())
+    return config

@@ -10,6 +10,7 @@ from prixlm.cli.evaluate import KBFolder, print_folder
 from prixlm.cli.options import Json, parse_list
 from prixlm.cli.terminal import console, print_json, progress_bar
 from prixlm.errors import PrixError
+from prixlm.files import locked
 
 if TYPE_CHECKING:
     from prixlm.reports.tables import ResultTable
@@ -47,8 +48,9 @@ def reproduce_lp(
 
     settings = _settings(ReproduceConfig, base, config)
     wanted = None if rows is None else parse_list(rows)
-    with progress_bar() as progress:
-        results = run(KB(kb), to, settings, wanted, progress)
+    source = KB(kb)
+    with progress_bar() as progress, locked(to):
+        results = run(source, to, settings, wanted, progress)
     if as_json:
         print_json([result.to_json() for result in results])
         return
@@ -84,8 +86,9 @@ def reproduce_xel(
 
     files = {} if names is None else read_tasks_by_language(names, queries or [])
     settings = _settings(NamesConfig, base, config)
-    with progress_bar() as progress:
-        tables = run(KB(kb), to, settings, files, progress)
+    source = KB(kb)
+    with progress_bar() as progress, locked(to):
+        tables = run(source, to, settings, files, progress)
     _show(tables, to, as_json)
 
 
@@ -113,8 +116,9 @@ def reproduce_bli(
     from prixlm.kb.store import KB
 
     settings = _settings(NamesConfig, base, config)
-    with progress_bar() as progress:
-        tables = run(KB(kb), to, read_folder(dictionaries), settings, progress)
+    source, pairs = KB(kb), read_folder(dictionaries)
+    with progress_bar() as progress, locked(to):
+        tables = run(source, to, pairs, settings, progress)
     _show(tables, to, as_json)
 
 
@@ -138,8 +142,9 @@ def reproduce_probe(
     from prixlm.kb.store import KB
 
     settings = _settings(NamesConfig, base, config)
-    with progress_bar() as progress:
-        tables = run(KB(kb), to, read_bmlama_folder(prompts), settings, progress)
+    source, asked = KB(kb), read_bmlama_folder(prompts)
+    with progress_bar() as progress, locked(to):
+        tables = run(source, to, asked, settings, progress)
     _show(tables, to, as_json)
 
 

@@ -1,5 +1,6 @@
 """`prixlm serve` and `prixlm mcp`: one KB for people, for other tools and for agents."""
 
+import logging
 import os
 import socket
 import sys
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prixlm.cli.options import GraphOption, ModelOption
-from prixlm.cli.terminal import console, progress_bar
+from prixlm.cli.terminal import print_lines, progress_bar
 from prixlm.errors import PrixError, Stopped
 from prixlm.threads import share_heaps
+from prixlm.untrusted import SafeFormatter
 
 if TYPE_CHECKING:
     from prixlm.service.workbench import Workbench
@@ -37,6 +39,8 @@ _Token = Annotated[
         metavar="SECRET", envvar="PRIXLM_TOKEN", help="Ask everyone for this secret first."
     ),
 ]
+_LOGGED = 200
+"""Characters of a message or line in the log."""
 _END_SECONDS = 5
 """Seconds that running requests have to finish when the server ends."""
 
@@ -136,16 +140,16 @@ def _listen(host: str, port: int) -> socket.socket:
         # the body of an answer waits 40 ms for the receipt of the head.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise PrixError(
-            f"cannot listen on {host}, port {port} ({error.strerror or error}): pass another "
+            f"cannot listen on {host}, port {port} ({reason}): pass another "
             "--port, or --port 0 for a free one."
         ) from None
 
 
 def _announce(bench: "Workbench", host: str, port: int, token: str | None) -> None:
     """Print the address, what the server offers and what it lacks."""
-    screen = console()
     status = bench.status()
     name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
     address = f"http://{f'[{name}]' if ':' in name else name}:{port}"
@@ -160,16 +164,11 @@ def _announce(bench: "Workbench", host: str, port: int, token: str | None) -> No
         *bench.lacks(),
         "Ctrl-C ends it.",
     ]
-    for line in lines:
-        screen.print(line, markup=False, soft_wrap=True)
+    print_lines(lines)
 
 
 def _log_to_stderr() -> None:
-    """Write warnings to stderr."""
-    import logging
-
-    from prixlm.service.security import SafeFormatter
-
+    """Write warnings to stderr with the time and level: a log outlives the screen."""
     handler = logging.StreamHandler()
-    handler.setFormatter(SafeFormatter())
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    handler.setFormatter(SafeFormatter(limit=_LOGGED))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

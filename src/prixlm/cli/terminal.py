@@ -1,23 +1,38 @@
-"""How commands talk: results on stdout as text or JSON, notes and a progress bar on stderr."""
+"""How commands talk: results on stdout as text or JSON, notes and a progress bar on stderr.
+
+Everything that a command prints passes here last: what a terminal would obey is escaped, whatever
+the code before has done with it. Only rich's own colours are obeyed.
+"""
 
 import json
+import logging
+import re
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from prixlm.types import Progress
+from prixlm.untrusted import OBEYED, SafeFormatter, one_line, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 _BYTE_STAGES = ("hash", "read")
 """Stages that count bytes; all others count items."""
 
 
+# JSON's own escapes cover the controls below U+0020 and no others. Line ends are its own.
+_JSON = re.compile(f"(?![\\n])[{OBEYED}]")
+
+
 def print_json(value: Any) -> None:
-    """Print a result for machines."""
-    print(json.dumps(value, ensure_ascii=False, indent=1))
+    """Print a result for machines; what a terminal would obey is escaped as JSON does."""
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    print(_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def print_result(values: Any, text: str, as_json: bool) -> None:
@@ -25,28 +40,78 @@ def print_result(values: Any, text: str, as_json: bool) -> None:
     if as_json:
         print_json(values)
     else:
-        console().print(text, markup=False, soft_wrap=True)
+        print_lines(text.split("\n"))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on stdout as they are, without markup."""
+    screen = console()
+    for line in lines:
+        screen.print(printable(line), markup=False, soft_wrap=True)
 
 
 def print_note(text: str) -> None:
     """Print a remark on stderr, where it does not mix with the result."""
-    print(f"prixlm: {text}", file=sys.stderr)
+    print(f"prixlm: {one_line(text)}", file=sys.stderr)
 
 
-def console() -> "Console":
-    """Return a console for stdout that colours nothing on its own."""
+def console(*, stderr: bool = False) -> "Console":
+    """Return a console that colours nothing on its own, and obeys no text that is printed."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    made = Console(highlight=False, emoji=False, stderr=stderr)
+    made.push_render_hook(_Escaping())  # type: ignore[arg-type]  # a protocol of one method
+    return made
+
+
+class _Escaping:
+    """A hook of rich that escapes the text of everything printed, tables included."""
+
+    def process_renderables(self, renderables: "list[Any]") -> "list[Any]":
+        return [_Escaped(renderable) for renderable in renderables]
+
+
+class _Escaped:
+    """Something to print, whose segments of text are made printable; rich's controls stay."""
+
+    def __init__(self, inner: "RenderableType") -> None:
+        self._inner = inner
+
+    def __rich_console__(
+        self, console: "Console", options: "ConsoleOptions"
+    ) -> "Iterator[Segment]":
+        from rich.segment import Segment
+
+        for segment in console.render(self._inner, options):
+            # rich ends lines in the text of a segment.
+            text = "\n".join(map(printable, segment.text.split("\n")))
+            if segment.control or text == segment.text:
+                yield segment
+            else:
+                yield Segment(text, segment.style)
+
+
+def log_to_stderr() -> None:
+    """Write warnings of all libraries to stderr, one line each, in which nothing is obeyed."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("prixlm: "))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def print_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print a failure of our own as Python does, line by line; for `sys.excepthook`."""
+    for line in "".join(traceback.format_exception(kind, error, trace)).split("\n"):
+        print(printable(line), file=sys.stderr)
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress | None]:
     """Yield a callback that draws bars on stderr, or None if stderr is not a terminal."""
     from rich import progress as bars
-    from rich.console import Console
 
-    terminal = Console(stderr=True)
+    terminal = console(stderr=True)
     if not terminal.is_terminal:
         yield None
         return

@@ -30,7 +30,7 @@ _Target = Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="Th
 _Base = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="compact, xlm-roberta-base, bert-base-multilingual-cased, or a folder."
+        metavar="NAME", help="compact, xlm-roberta-base or another base: a name or a folder."
     ),
 ]
 _PretrainPreset = Annotated[
@@ -62,6 +62,23 @@ _Descriptions = Annotated[
     int | None,
     typer.Option(metavar="N", help="Read N tokens of the subject's description after its name."),
 ]
+_Prefix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="own|both", help="How a decoder reads the question: causally, or both directions."
+    ),
+]
+_Adapt = Annotated[
+    str | None,
+    typer.Option(metavar="full|lora", help="Train all weights, or LoRA's small matrices (peft)."),
+]
+_LoraRank = Annotated[
+    int | None, typer.Option(metavar="N", help="With --adapt lora: rank of the matrices.")
+]
+_Recompute = Annotated[
+    bool | None,
+    typer.Option("--recompute", help="Compute layers twice: less memory (gradient checkpointing)."),
+]
 _Patience = Annotated[
     int | None, typer.Option(help="Stop after this many validations without improvement.")
 ]
@@ -70,7 +87,7 @@ _Precision = Annotated[
 ]
 _Tracker = Annotated[list[str] | None, typer.Option(metavar="NAME", help="tensorboard or wandb.")]
 _MirrorModel = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A Prix-LM, XLM-R or mBERT: a folder or a name.")
+    str, typer.Argument(metavar="MODEL", help="A Prix-LM or a base: a folder or a name.")
 ]
 _LinkedKB = Annotated[
     Path | None, typer.Option("--kb", metavar="KB", help="The KB whose links are positive pairs.")
@@ -101,6 +118,10 @@ def pretrain(
     trim: _Trim = None,
     keep: _Keep = None,
     descriptions: _Descriptions = None,
+    prefix: _Prefix = None,
+    adapt: _Adapt = None,
+    lora_rank: _LoraRank = None,
+    recompute: _Recompute = None,
     patience: _Patience = None,
     precision: _Precision = None,
     tracker: _Tracker = None,
@@ -134,6 +155,10 @@ def pretrain(
                 "trim": trim,
                 "keep": kept_text,
                 "descriptions": descriptions,
+                "prefix": prefix,
+                "adapt": adapt,
+                "lora_rank": lora_rank,
+                "recompute": recompute,
             },
             "supply": {"langs": codes, "propagate": propagate, "seed": seed},
             "training": {
@@ -190,7 +215,9 @@ def mirror(
     epochs: Epochs = None,
     batch: Annotated[int | None, typer.Option(help="Pairs per update.")] = None,
     lr: LearningRate = None,
-    pooling: Annotated[str | None, typer.Option(help="first (the state at <s>) or mean.")] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="first (the state at <s>), mean, or last (decoders).")
+    ] = None,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:

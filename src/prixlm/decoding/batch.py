@@ -8,15 +8,16 @@ answer, with the number of its query, and one row with an `error` per query that
 Finished parts lie in OUT.partial until all are there; the same command resumes from them.
 """
 
+import codecs
 import contextlib
 import hashlib
 import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer, SearchConfig
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.errors import PrixError
 from prixlm.files import (
     ROW_FORMATS,
@@ -34,10 +36,15 @@ from prixlm.files import (
     partial_folder,
     write_rows,
 )
+from prixlm.kb.store import KB
+from prixlm.remote import fetch_file, is_remote, local_copy, uri_of
 from prixlm.types import Array, Progress, Query
 
 _PART = 256
 """Queries per part: the most that a kill can lose."""
+_MAX_PARTS = 1 << 14
+"""Parts of a file; larger files have larger parts."""
+_QUERIES = "queries.parquet"
 _KINDS = (("lang", "subject", "relation"), ("lang", "name", "to"))
 """The columns of the two kinds of files: facts to complete, and names to translate."""
 SCHEMA = pa.schema(
@@ -54,6 +61,9 @@ SCHEMA = pa.schema(
         ("error", pa.string()),
     ]
 )
+QUERIES_SCHEMA = pa.schema(
+    [SCHEMA.field(name) for name in ("query", "lang", "subject", "relation", "to", "error")]
+)
 
 
 def answer_file(
@@ -63,23 +73,29 @@ def answer_file(
     config: SearchConfig,
     *,
     candidates: Array | None = None,
+    engine: EngineConfig | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Answer every query of a file; return the number of `queries` and of `errors`."""
+    """Answer every query of a file; return the number of `queries` and of `errors`.
+
+    engine: where the parts are answered; other processes load the model and the KB again.
+    """
     check_out(out)
     with disk_errors(out), _open_source(source, out) as queries_file:
         # Counted before anything is written: a file that cannot be read leaves nothing behind.
         total = queries_file.count()
         stamp = _stamp(queries_file.path, completer, config, candidates)
-        with open_workspace(partial_folder(out), stamp) as work:
-            counts = {"queries": 0, "errors": 0}
-            parts = []
-            for index, rows in enumerate(queries_file.parts()):
-                write = partial(_write_part, completer, rows, index, config, candidates)
-                parts.append(work.make(f"part-{index:07d}.parquet", write))
-                counts["queries"] += len(rows)
-                if progress is not None:
-                    progress("answer", counts["queries"], total)
+        with open_workspace(partial_folder(out), stamp, out) as work:
+            rows = _rows_per_part(total)
+            queries = work.make(_QUERIES, partial(_write_queries, queries_file, rows))
+            shards = [
+                Shard(f"part-{index:07d}.parquet", index, min(rows, total - index * rows))
+                for index in range(-(-total // rows))
+            ]
+            loaded = _Answering(completer, queries, config, candidates)
+            job = ShardJob("answer", shards, loaded.recipe(work.share(queries)), loaded)
+            parts = make_parts(job, work, engine, progress)
+            counts = {"queries": total, "errors": 0}
 
             # Errors are counted while the parts are read back: some may be of an earlier command.
             def tables() -> Iterator[pa.Table]:
@@ -88,9 +104,17 @@ def answer_file(
                     counts["errors"] += table.num_rows - table["error"].null_count
                     yield table
 
-            write_rows(tables(), SCHEMA, out)
+            write_rows(tables(), SCHEMA, out, new=True)
             work.remove()
     return counts
+
+
+def _rows_per_part(total: int) -> int:
+    """Return the queries of a part: `_PART`, or more where that would be too many parts.
+
+    It depends on the file alone, so that the bytes do not depend on who answers.
+    """
+    return max(_PART, -(-total // _MAX_PARTS))
 
 
 def check_out(out: Path) -> None:
@@ -120,40 +144,65 @@ def _stamp(
 
 
 @dataclass(frozen=True)
-class _BadRow:
-    """A row of the file that is not a query: its cells, by the columns of SCHEMA, and why."""
+class _Answering:
+    """Answers the queries of a part: what a worker has loaded."""
 
-    cells: dict[str, str]
-    error: str
+    completer: Completer
+    queries: Path  # a row group for each part, of QUERIES_SCHEMA
+    config: SearchConfig
+    candidates: Array | None
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        """The file, opened once: the list of its row groups may be long."""
+        return pq.ParquetFile(self.queries)
+
+    def recipe(self, queries: Path) -> "Callable[[], _Answering] | None":
+        """Return a function that loads the same in another process, which finds `queries`.
+
+        None if the model has no folder.
+        """
+        asked = self.completer
+        if asked.folder is None:
+            return None
+        load = partial(_load_answering, asked.folder, asked.kb, asked.mask)
+        return partial(load, queries, self.config, self.candidates)
+
+    def __call__(self, index: int, path: Path) -> None:
+        """Answer the queries of one part and write them as Parquet."""
+        queries = self._file.read_row_group(index).to_pylist()
+        # Bad rows are not asked, so results are taken one by one beside the queries.
+        asked = [_query(row) for row in queries if row["error"] is None]
+        results = iter(self.completer.answer(asked, self.config, self.candidates))
+        rows: list[dict[str, Any]] = []
+        for cells in queries:
+            answers = [] if cells["error"] is not None else next(results)
+            if cells["error"] is not None:
+                rows.append(cells)
+            elif isinstance(answers, PrixError):
+                rows.append(cells | {"error": str(answers)})
+            else:
+                for answer in answers:
+                    values = {"rank": answer.rank, "object": answer.name, "entity": answer.entity}
+                    rows.append(cells | values | {"score": answer.score})
+        with path.open("wb") as output:
+            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), output)
 
 
-def _write_part(
-    completer: Completer,
-    queries: list[Query | _BadRow],
-    index: int,
+def _load_answering(
+    model: Path,
+    kb: KB,
+    mask: str | None,
+    queries: Path,
     config: SearchConfig,
     candidates: Array | None,
-    path: Path,
-) -> None:
-    """Answer the queries of one part and write them as Parquet."""
-    # Bad rows are not asked, so results are taken one by one beside the queries.
-    asked = [query for query in queries if isinstance(query, Query)]
-    results = iter(completer.answer(asked, config, candidates))
-    rows: list[dict[str, Any]] = []
-    for number, query in enumerate(queries, start=index * _PART):
-        if isinstance(query, _BadRow):
-            rows.append({"query": number, **query.cells, "error": query.error})
-            continue
-        cells = {"query": number, **asdict(query)}
-        answers = next(results)
-        if isinstance(answers, PrixError):
-            rows.append(cells | {"error": str(answers)})
-            continue
-        for answer in answers:
-            values = {"rank": answer.rank, "object": answer.name, "entity": answer.entity}
-            rows.append(cells | values | {"score": answer.score})
-    with path.open("wb") as file:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file)
+) -> _Answering:
+    """Load the model and the KB in a worker."""
+    return _Answering(Completer(model, kb, mask=mask), local_copy(queries), config, candidates)
+
+
+def _query(row: dict[str, Any]) -> Query:
+    return Query(row["lang"], row["subject"], row["relation"], row["to"])
 
 
 # --- queries --------------------------------------------------------------------------------------
@@ -161,33 +210,48 @@ def _write_part(
 
 @dataclass(frozen=True)
 class _QueriesFile:
-    """A file of queries. It is read twice: to count the rows, and to answer them."""
+    """A file of queries. It is read twice: to count the rows, and to cut it into parts."""
 
     path: Path
     shown: str  # its name in errors
 
     def count(self) -> int:
         """Count the rows; refuse a file that cannot be read to its end."""
+        if self.path.suffix != ".parquet":
+            self._check_text()
         return sum(batch.num_rows for batch in self._batches())
 
-    def parts(self) -> Iterator[list[Query | _BadRow]]:
-        """Yield the queries of each part."""
-        rows = itertools.chain.from_iterable(batch.to_pylist() for batch in self._batches())
-        while part := list(itertools.islice(rows, _PART)):
-            yield [self._query(row) for row in part]
+    def _check_text(self) -> None:
+        """Refuse a file that is not UTF-8: Arrow would print a traceback for a bad row of it."""
+        decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+        try:
+            with self.path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    line += decoder.decode(block).count("\n")
+                decoder.decode(b"", final=True)
+        except OSError as error:
+            raise PrixError(f"{self.shown} cannot be read: {error.strerror or error}.") from None
+        except UnicodeDecodeError as error:
+            raise PrixError(
+                f"{self.shown} is not UTF-8 after line {line} ({error.reason}): save it as UTF-8."
+            ) from None
 
-    def _query(self, row: dict[str, Any]) -> Query | _BadRow:
-        """Make the query of a row; a row with an empty cell gets an error of its own."""
+    def parts(self, num_rows: int) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows of each part, as cells of QUERIES_SCHEMA."""
+        rows = itertools.chain.from_iterable(batch.to_pylist() for batch in self._batches())
+        numbered = enumerate(rows)
+        while part := list(itertools.islice(numbered, num_rows)):
+            yield [{"query": number, **self._cells(row)} for number, row in part]
+
+    def _cells(self, row: dict[str, Any]) -> dict[str, str]:
+        """Return the cells of a row; a row with an empty cell gets an error of its own."""
         columns = self._columns(row.keys())
         cells = [str(row[name] or "").strip() for name in columns]
-        lang, subject, last = cells
+        named = dict(zip(("lang", "subject", columns[2]), cells, strict=True))
         if not all(cells):
             empty = [name for name, cell in zip(columns, cells, strict=True) if not cell]
-            named = {"lang": lang, "subject": subject, columns[2]: last}
-            return _BadRow(named, f"empty: {', '.join(empty)}.")
-        if columns[2] == "relation":
-            return Query(lang, subject, last)
-        return Query(lang, subject, None, last)
+            named["error"] = f"empty: {', '.join(empty)}."
+        return named
 
     def _columns(self, names: Collection[str]) -> tuple[str, str, str]:
         """Return the columns of the kind of queries that the file has."""
@@ -240,9 +304,22 @@ class _QueriesFile:
             raise PrixError(f"{self.shown} cannot be read: {str(error).splitlines()[0]}.") from None
 
 
+def _write_queries(source: _QueriesFile, num_rows: int, path: Path) -> None:
+    """Write the queries as Parquet with a row group for each part, so that any can be read."""
+    with pq.ParquetWriter(path, QUERIES_SCHEMA) as writer:
+        for rows in source.parts(num_rows):
+            writer.write_table(pa.Table.from_pylist(rows, schema=QUERIES_SCHEMA), len(rows))
+
+
 @contextlib.contextmanager
 def _open_source(source: Path | str, out: Path) -> Iterator[_QueriesFile]:
     """Yield the file of queries; standard input is first copied to a file beside `out`."""
+    if is_remote(source):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / Path(source).name
+            fetch_file(source, copy)
+            yield _QueriesFile(copy, uri_of(source))
+        return
     if str(source) != "-":
         yield _QueriesFile(Path(source), str(source))
         return

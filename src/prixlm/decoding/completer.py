@@ -26,9 +26,11 @@ from prixlm.decoding.search import Found, beam_search, exact_search
 from prixlm.decoding.trie import Trie, open_trie
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.lm.encoding import language_token
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import build_tokens
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
+from prixlm.remote import absolute
 from prixlm.types import Answer, Array, Progress, Query
 
 _BATCH = 16
@@ -102,11 +104,24 @@ class Completer:
     """
 
     def __init__(
-        self, model: PrixLM | Path | str, kb: KB | Path | str, progress: Progress | None = None
+        self,
+        model: PrixLM | Path | str,
+        kb: KB | Path | str,
+        progress: Progress | None = None,
+        *,
+        mask: str | None = None,
     ) -> None:
-        """Load the model and tokenise the names of the KB, if that was not done before."""
-        self.model = (model if isinstance(model, PrixLM) else _load(model)).eval()
+        """Load the model and tokenise the names of the KB, if that was not done before.
+
+        model: a Prix-LM, its folder, or a checkpoint in the authors' layout (see `PrixLM.open`).
+        mask: read it with another mask than its own, such as `released`.
+        """
+        # Where workers load the model from; those of other machines fetch a remote one themselves.
+        self.folder = None if isinstance(model, PrixLM) else absolute(model)
+        self.mask = mask
         self.kb = kb if isinstance(kb, KB) else KB(kb)
+        opened = model if isinstance(model, PrixLM) else _load(model, self.kb, mask)
+        self.model = opened.eval()
         if not set(self.kb.languages) & set(self.model.settings.languages):
             raise PrixError(
                 f"the model and {self.kb.folder} have no language in common: the model has "
@@ -114,6 +129,8 @@ class Completer:
                 f"{', '.join(self.kb.languages)}. Use a model that was trained on this KB."
             )
         warn_of_another_kb(self.model, self.kb)
+        # Errors are rows of files of answers: they must not depend on where the KB lies.
+        self._kb_name = self.kb.folder.resolve().name
         self._has_warned = False  # of subjects that a trimmed model reads unlike its base
         self.cache = build_tokens(
             self.kb,
@@ -230,6 +247,12 @@ class Completer:
             to = self.check_language(query.to or "")
             if to == lang:
                 raise PrixError(f"from {lang} to {to}: expected two different languages.")
+            for code in (lang, to):
+                if code not in self.model.encoder.languages:
+                    raise PrixError(
+                        f"the model has no token {language_token(code)}, so it cannot translate "
+                        f"from or to {code}. It completes facts."
+                    )
             prefix = self.model.encoder.encode(query.subject, (lang, to), None, description)
         else:
             name = self.relation_names(lang)[self.relation_id(query.relation, lang)]
@@ -263,7 +286,7 @@ class Completer:
     def check_language(self, lang: str) -> str:
         """Return the language; refuse one that the KB or the model does not have."""
         languages: dict[str, Collection[str]] = {
-            str(self.kb.folder): self.kb.languages,
+            self._kb_name: self.kb.languages,
             "the model": self.model.settings.languages,
         }
         for owner, known in languages.items():
@@ -281,7 +304,7 @@ class Completer:
         names = dict.fromkeys([*self.relation_names(lang), *self.kb.relation_keys()])
         similar = difflib.get_close_matches(relation, list(names), 3, cutoff=0.5)
         raise PrixError(
-            f"no relation {relation!r} in {self.kb.folder}."
+            f"no relation {relation!r} in {self._kb_name}."
             + (f" Did you mean {', '.join(similar)}?" if similar else "")
         )
 
@@ -397,9 +420,10 @@ def _unproven(config: SearchConfig) -> PrixError:
     )
 
 
-def _load(folder: Path | str) -> PrixLM:
+def _load(folder: Path | str, kb: KB, mask: str | None) -> PrixLM:
     """Load a model, onto the GPU if there is one."""
-    return PrixLM.load(folder).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = PrixLM.open(folder, kb.languages, mask)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def read_candidates(kb: KB, path: Path) -> tuple[Array, int]:

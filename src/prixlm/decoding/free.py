@@ -66,7 +66,7 @@ def free_search(
     """
     if not prefixes:
         return []
-    eos = model.encoder.id(ROLES[-1])
+    eos = model.end_of_name
     banned = np.zeros(0, np.int64) if forbidden is None else np.asarray(forbidden)
     banned = banned[banned != eos]
     stepper = Stepper(model, prefixes, max_tokens)
@@ -139,8 +139,10 @@ class FreeWriter:
                 "KB. Write names with a model of `prixlm pretrain --reading script`."
             )
         special = [*ROLES[:-1], *map(language_token, encoder.languages)]
-        special += [encoder.base.start, encoder.base.separator, encoder.base.padding]
-        ids = {encoder.id(token) for token in special}
+        ids = {encoder.id(token) for token in (*special, *encoder.base.names)}
+        # Those of the base too: <unk>, <mask>, a decoder's marks of turns and unused places.
+        added = encoder.tokenizer.get_added_tokens_decoder()
+        ids |= {number for number, token in added.items() if token.special}
         for token in ("<unk>", "[UNK]", "<mask>", "[MASK]"):
             number = encoder.tokenizer.token_to_id(token)
             if number is not None:

@@ -12,8 +12,12 @@ depth, including whole runs of tokens that follow each other.
     entries = stepper.next_entries(len(new.token))  # the entries that the new tokens will get
     scores = stepper.extend(new, asked)             # add tokens, score what may follow them
 
+A model that is read as the authors' released code reads it (mask `released`) has no cache: what it
+makes of the prefix depends on the object so far. Its stepper runs every beam from the start.
+
 Dimension letters: B queries, P longest prefix, M new tokens, C most new tokens of one query,
-A ancestors of a new token (itself included), H width, h heads, D = H / h, V vocabulary, S scores.
+A ancestors of a new token (itself included), H width, h heads of queries, g heads of keys,
+r = h / g, D size of a head, V vocabulary, S scores.
 """
 
 from dataclasses import dataclass
@@ -23,8 +27,9 @@ import torch
 from torch import Tensor
 
 from prixlm.arrays import rank_in_group
-from prixlm.lm.encoding import ROLES
-from prixlm.lm.model import PrixLM, attention_mask
+from prixlm.lm.encoding import Batch
+from prixlm.lm.kernels import share_heads, split_heads
+from prixlm.lm.model import PrixLM
 from prixlm.types import Array
 
 NO_ENTRY = -1
@@ -64,51 +69,70 @@ class Stepper:
     def __init__(self, model: PrixLM, prefixes: list[list[int]], height: int) -> None:
         """Encode the prefixes. height: the most object tokens that a query will have."""
         self.model = model.eval()
-        config = model.backbone.config
-        self.layers = model.backbone.base_model.encoder.layer
-        self.num_heads, self.width = config.num_attention_heads, config.hidden_size
+        self.kind = model.kind
+        self.num_layers = len(self.kind.layers)
+        self.width = self.kind.num_key_heads * self.kind.head_size  # of keys and of values
         self.device = model.backbone.device
         self.length = np.array([len(prefix) for prefix in prefixes])  # (B,)
-        # The cache. A layer's tensors are (capacity, H); capacity doubles when it is used up.
+        self.prefixes = prefixes
+        # The cache. A layer's tensors are (capacity, g * D); capacity doubles when it is used up.
         dtype = next(model.parameters()).dtype
-        empty = torch.empty((1024, self.width), dtype=dtype, device=self.device)
-        self.keys = [torch.empty_like(empty) for _ in self.layers]
-        self.values = [torch.empty_like(empty) for _ in self.layers]
+        self.has_cache = model.settings.mask != "released"
+        capacity = 1024 if self.has_cache else 0
+        empty = torch.empty((capacity, self.width), dtype=dtype, device=self.device)
+        self.keys = [torch.empty_like(empty) for _ in range(self.num_layers)]
+        self.values = [torch.empty_like(empty) for _ in range(self.num_layers)]
         # (capacity, height): the entries from a beam's first token to each entry, itself last.
         self.path = np.zeros((1024, max(1, height)), np.int64)
+        self.token = np.zeros(1024, np.int64)  # (capacity,) of each entry
         self.num_entries = 0
-        self._encode_prefixes(prefixes)
+        if self.has_cache:
+            self._encode_prefixes(prefixes)
+        else:
+            self.first_states = self._run_whole(prefixes)
 
     def _encode_prefixes(self, prefixes: list[list[int]]) -> None:
         """Keep the prefixes' keys and values of all layers, and the last state at each `[O]`."""
-        size = int(self.length.max())
-        ids = np.full((len(prefixes), size), self.model.backbone.config.pad_token_id, np.int64)
+        size, kind = int(self.length.max()), self.kind
+        ids = np.full((len(prefixes), size), self.model.encoder.padding, np.int64)
         for row, prefix in enumerate(prefixes):
             ids[row, : len(prefix)] = prefix
         length = _tensor(self.length, self.device)
-        causal = self.model.settings.mask == "causal"
-        mask = attention_mask(length, length, size, causal=causal)
+        masks = self.model.masks(length, length, size)
         positions = torch.arange(size, device=self.device)
-        states = self.model.embed(_tensor(ids, self.device), positions)  # (B, P, H)
-        self.prefix_keys: list[Tensor] = []  # (B, h, P, D) for each layer
+        every = positions.repeat(len(prefixes))  # (B * P,)
+        states = kind.embed(_tensor(ids.reshape(-1), self.device), every)  # (B * P, H)
+        rotation = kind.rotation(states, every)
+        self.prefix_keys: list[Tensor] = []  # (B, g, P, D) for each layer
         self.prefix_values: list[Tensor] = []
-        for layer in self.layers:
-            attention = layer.attention.self
+        for layer in range(self.num_layers):
             q, k, v = (
-                self._split_heads(project(states))
-                for project in (attention.query, attention.key, attention.value)
+                split_heads(part.view(len(prefixes), size, -1), kind.head_size)
+                for part in kind.project(layer, states, rotation)
             )
             self.prefix_keys.append(k)
             self.prefix_values.append(v)
-            attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
-            attended = attended.transpose(1, 2).reshape(states.shape)
-            states = layer.feed_forward_chunk(layer.attention.output(attended, states))
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                *share_heads(q, k, v), masks[kind.window(layer)], scale=kind.scale
+            )
+            attended = attended.transpose(1, 2).reshape(len(states), -1)
+            states = kind.finish(layer, attended, states)
         rows = torch.arange(len(prefixes), device=self.device)
-        self.first_states = states[rows, length - 1]  # (B, H): they predict the first object token
+        # (B, H): they predict the first object token.
+        self.first_states = kind.norm(states[rows * size + length - 1])
         # (B, 1, 1, P): 0 at a prefix's own positions, -inf at padding; added to attention logits.
         padding = positions >= length[:, None]
         bias = torch.zeros(padding.shape, device=self.device).masked_fill(padding, float("-inf"))
         self.prefix_mask = bias[:, None, None, :]
+
+    def _run_whole(self, sequences: list[list[int]]) -> Tensor:
+        """Return the last state of each sequence, read in both directions and from the start."""
+        length = np.array([len(sequence) for sequence in sequences])
+        ids = np.full((len(sequences), int(length.max())), self.model.encoder.padding, np.int64)
+        for row, sequence in enumerate(sequences):
+            ids[row, : len(sequence)] = sequence
+        rows, last = np.arange(len(sequences)), length - 1
+        return self.model.target_states(Batch(ids, length, length, rows, last, last))
 
     @torch.no_grad()
     def score_first(self, query: Array, token: Array) -> Array:
@@ -146,6 +170,7 @@ class Stepper:
         self.num_entries += len(entries)
         self._reserve(self.num_entries)
         self._add_paths(new, entries)
+        self.token[entries] = new.token
         # Parents come first, so the entries that a block attends to are cached before it or in it.
         states = [
             self._run(new, entries, slice(start, start + _BLOCK_ROWS))
@@ -160,11 +185,12 @@ class Stepper:
         """
         weight, bias = self.model.decoder()
         states = self.model.transform(states)
-        eos = self.model.encoder.id(ROLES[-1])
+        eos = self.model.end_of_name
         number = min(number, len(weight))
         tokens, scores = [], []
         for start in range(0, len(states), _BEST_ROWS):
-            logits = torch.addmm(bias, states[start : start + _BEST_ROWS], weight.T).float()
+            rows = states[start : start + _BEST_ROWS]
+            logits = torch.nn.functional.linear(rows, weight, bias).float()
             logs = torch.log_softmax(logits, dim=-1)  # (rows, V)
             logs[:, _tensor(banned, self.device)] = float("-inf")
             score, token = logs.topk(number, dim=-1)
@@ -189,57 +215,97 @@ class Stepper:
 
     def _run(self, new: NewTokens, entries: Array, block: slice) -> Tensor:
         """Run a block of new tokens through all layers; return their last states, (M, H)."""
-        depth, block_entries = new.depth[block], entries[block]
+        query, depth, block_entries = new.query[block], new.depth[block], entries[block]
+        if not self.has_cache:
+            paths = zip(query, depth, block_entries, strict=True)
+            return self._run_whole(
+                [
+                    [*self.prefixes[q], *self.token[self.path[entry, : d + 1]].tolist()]
+                    for q, d, entry in paths
+                ]
+            )
         first, last = int(block_entries[0]), int(block_entries[-1]) + 1
-        positions = _tensor(self.length[new.query[block]] + depth, self.device)
-        tokens = _tensor(new.token[block], self.device)
-        states = self.model.embed(tokens[None], positions)[0]  # (M, H)
-        by_query = _ByQuery(new.query[block], len(self.length), self.device)
+        positions = _tensor(self.length[query] + depth, self.device)
+        states = self.kind.embed(_tensor(new.token[block], self.device), positions)  # (M, H)
+        rotation = self.kind.rotation(states, positions)
+        by_query = _ByQuery(query, len(self.length), self.device)
         # (M, A): shorter paths are padded with entry 0, which `beyond` masks.
         longest = int(depth.max()) + 1
         ancestors = _tensor(self.path[block_entries, :longest], self.device)
-        beyond = _tensor(np.arange(longest) > depth[:, None], self.device)
-        for index, layer in enumerate(self.layers):
-            attention = layer.attention.self
+        beyond = np.arange(longest) > depth[:, None]
+        for layer in range(self.num_layers):
+            q, k, v = self.kind.project(layer, states, rotation)
             # Cached first: a token attends to itself and to the tokens of the block before it.
-            self.keys[index][first:last] = attention.key(states)
-            self.values[index][first:last] = attention.value(states)
-            attended = self._attend(index, attention.query(states), ancestors, beyond, by_query)
-            states = layer.feed_forward_chunk(layer.attention.output(attended, states))
-        return states
+            self.keys[layer][first:last] = k
+            self.values[layer][first:last] = v
+            hidden = self._hidden_by_window(layer, positions, depth, beyond)
+            attended = self._attend(layer, q, ancestors, hidden, by_query)
+            states = self.kind.finish(layer, attended, states)
+        return self.kind.norm(states)
+
+    def _hidden_by_window(
+        self, layer: int, positions: Tensor, depth: Array, beyond: Array
+    ) -> tuple[Tensor | None, Tensor]:
+        """Return what new tokens do not see: of the prefix, (M, P) or None, and of paths, (M, A).
+
+        positions: (M,) from 0, depth: (M,), beyond: (M, A) ancestors that are padding.
+        """
+        window, size = self.kind.window(layer), int(self.length.max())
+        if window is None or window > size + beyond.shape[1]:  # it reaches all of them
+            return None, _tensor(beyond, self.device)
+        places = torch.arange(size, device=self.device)
+        is_far = positions[:, None] - places >= window
+        is_far_up = depth[:, None] - np.arange(beyond.shape[1]) >= window
+        return is_far, _tensor(beyond | is_far_up, self.device)
 
     def _attend(
-        self, layer: int, queries: Tensor, ancestors: Tensor, beyond: Tensor, by_query: "_ByQuery"
+        self,
+        layer: int,
+        queries: Tensor,
+        ancestors: Tensor,
+        hidden: tuple[Tensor | None, Tensor],
+        by_query: "_ByQuery",
     ) -> Tensor:
-        """Attend from new tokens to their prefix and to their own path; return (M, H).
+        """Attend from new tokens to their prefix and to their own path; return (M, h * D).
 
-        queries: (M, H), ancestors and beyond: (M, A). One softmax runs over both parts, because
-        together they are the positions that the token may see.
+        queries: (M, h * D), ancestors: (M, A), hidden: see `_hidden_by_window`. One softmax runs
+        over both parts, because together they are the positions that the token may see.
         """
-        heads, size = self.num_heads, self.width // self.num_heads
-        queries = queries * size**-0.5
-        # The prefix: one batched product per query, since its tokens share the prefix's keys.
-        wide = self._split_heads(by_query.spread(queries))  # (B, h, C, D)
+        groups, size = self.kind.num_key_heads, self.kind.head_size
+        heads, shared = self.kind.num_heads, self.kind.num_heads // groups
+        queries = queries * self.kind.scale
+        # The prefix: one batched product per query, since its tokens share the prefix's keys. The
+        # r heads that share a head of keys lie one below another: (B, g, r * C, D).
+        wide = by_query.spread(queries)  # (B, C, h * D)
+        num_rows, most = wide.shape[:2]
+        wide = wide.view(num_rows, most, groups, shared, size).permute(0, 2, 3, 1, 4)
         prefix_keys, prefix_values, mask = (
             by_query.chosen(part)
             for part in (self.prefix_keys[layer], self.prefix_values[layer], self.prefix_mask)
         )
-        logits = wide @ prefix_keys.transpose(2, 3) + mask  # (B, h, C, P)
-        on_prefix = by_query.pick(logits.transpose(1, 2)).view(len(queries), heads, -1)  # (M, h, P)
+        rows = wide.reshape(num_rows, groups, shared * most, size)
+        logits = rows @ prefix_keys.transpose(2, 3) + mask  # (B, g, r * C, P)
+        logits = logits.view(num_rows, heads, most, -1).transpose(1, 2)
+        on_prefix = by_query.pick(logits).view(len(queries), heads, -1)  # (M, h, P)
+        if hidden[0] is not None:
+            on_prefix = on_prefix.masked_fill(hidden[0][:, None], float("-inf"))
         # The path: each token has its own few entries. Elementwise products and a sum are faster
         # than a batched product of matrices this small.
-        shape = (*ancestors.shape, heads, size)
-        keys = self.keys[layer].index_select(0, ancestors.view(-1)).view(shape)  # (M, A, h, D)
+        shape = (*ancestors.shape, groups, 1, size)
+        keys = self.keys[layer].index_select(0, ancestors.view(-1)).view(shape)
         values = self.values[layer].index_select(0, ancestors.view(-1)).view(shape)
-        on_path = (keys * queries.view(-1, 1, heads, size)).sum(-1)  # (M, A, h)
-        on_path = on_path.masked_fill_(beyond[:, :, None], float("-inf")).transpose(1, 2)
+        on_path = (keys * queries.view(-1, 1, groups, shared, size)).sum(-1)  # (M, A, g, r)
+        on_path = on_path.flatten(2)  # (M, A, h)
+        on_path = on_path.masked_fill_(hidden[1][:, :, None], float("-inf")).transpose(1, 2)
         sizes = [on_prefix.shape[2], on_path.shape[2]]
         weights = torch.softmax(torch.cat([on_prefix, on_path], dim=-1), dim=-1)  # (M, h, P + A)
         prefix_weights, path_weights = torch.split(weights, sizes, dim=-1)
         spread = by_query.spread(prefix_weights.reshape(len(queries), -1))
-        spread = spread.view(*spread.shape[:2], heads, -1).transpose(1, 2)  # (B, h, C, P)
-        from_prefix = by_query.pick((spread @ prefix_values).transpose(1, 2))  # (M, H)
-        path_weights = path_weights.transpose(1, 2)[..., None]  # (M, A, h, 1)
+        spread = spread.view(num_rows, most, heads, -1).transpose(1, 2)  # (B, h, C, P)
+        spread = spread.reshape(num_rows, groups, shared * most, -1)
+        found = (spread @ prefix_values).view(num_rows, heads, most, size)
+        from_prefix = by_query.pick(found.transpose(1, 2))  # (M, h * D)
+        path_weights = path_weights.transpose(1, 2).reshape(*ancestors.shape, groups, shared, 1)
         return from_prefix + (values * path_weights).sum(1).view(len(queries), -1)
 
     def _score(self, states: Tensor, row: Array, token: Array) -> Array:
@@ -251,25 +317,47 @@ class Stepper:
         """Grow the cache to at least this many entries, doubling it at least."""
         while len(self.path) < count:
             self.path = np.concatenate([self.path, np.zeros_like(self.path)])
+            self.token = np.concatenate([self.token, np.zeros_like(self.token)])
         capacity = len(self.keys[0])
-        if capacity < count:
+        if self.has_cache and capacity < count:
             more = max(count, 2 * capacity) - capacity
             for cache in (self.keys, self.values):
                 for layer, old in enumerate(cache):
                     cache[layer] = torch.cat([old, old.new_empty(more, self.width)])
 
-    def _split_heads(self, states: Tensor) -> Tensor:
-        """(B, L, H) to (B, h, L, D)."""
-        return states.view(*states.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+def score_continuations(
+    model: PrixLM, prefixes: list[list[int]], query: Array, tokens: list[list[int]]
+) -> Array:
+    """Return log P of token sequences after prefixes, (S,) float64; each prefix is read once.
+
+    query: (S,) the prefix of each sequence. tokens: no sequence is empty; `[EOS]` is not added.
+    """
+    lengths = np.array([len(row) for row in tokens])
+    stepper = Stepper(model, prefixes, max(1, int(lengths.max(initial=1)) - 1))
+    first = np.array([row[0] for row in tokens], np.int64)
+    scores = stepper.score_first(query, first).astype(np.float64)
+    # (M,) all tokens but the last of each sequence; each predicts the one after it.
+    inner = np.array([token for row in tokens for token in row[:-1]], np.int64)
+    following = np.array([token for row in tokens for token in row[1:]], np.int64)
+    if not len(inner):
+        return scores
+    owner = np.repeat(np.arange(len(tokens)), lengths - 1)
+    depth = rank_in_group(owner)
+    entries = stepper.next_entries(len(inner))
+    parent = np.where(depth == 0, NO_ENTRY, entries - 1)
+    new = NewTokens(query[owner], parent, depth, inner)
+    each = stepper.extend(new, Asked(np.arange(len(inner)), following))
+    return scores + np.bincount(owner, each, minlength=len(tokens))
 
 
 def streaming_log_softmax(
-    states: Tensor, weight: Tensor, bias: Tensor, row: Array, token: Array
+    states: Tensor, weight: Tensor, bias: Tensor | None, row: Array, token: Array
 ) -> Array:
     """Return `log_softmax(states @ weight.T + bias)[row, token]` without the whole table of logits.
 
-    states: (M, H), weight: (V, H), bias: (V,); row, token: (S,) pairs in any order. Returns (S,)
-    float32.
+    states: (M, H), weight: (V, H), bias: (V,) if any; row, token: (S,) pairs in any order. Returns
+    (S,) float32.
 
     A vocabulary of 250,000 pieces makes the table of logits z, (M, V), far larger than the cache of
     a processor, and only a few of its cells are asked for. With log softmax(z)_t = z_t - Z and
@@ -293,7 +381,10 @@ def streaming_log_softmax(
         for left in range(0, len(weight), width):
             columns = slice(left, left + width)
             logits = buffer[: len(rows), : len(weight) - left]
-            torch.addmm(bias[columns], rows, weight[columns].T, out=logits)
+            if bias is None:
+                torch.mm(rows, weight[columns].T, out=logits)
+            else:
+                torch.addmm(bias[columns], rows, weight[columns].T, out=logits)
             pairs = next(wanted)
             if len(pairs):
                 at_row = _tensor(row[pairs] - top, states.device)

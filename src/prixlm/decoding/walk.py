@@ -70,7 +70,7 @@ class Walk:
     ) -> None:
         """Encode the prefixes. exclude: for each query, entities that are not answers."""
         self.trie, self.num_queries = trie, len(prefixes)
-        self.eos = model.encoder.id("[EOS]")
+        self.eos = model.end_of_name
         self.stepper = Stepper(model, prefixes, trie.height)
         self.excluded, self.dead = _find_excluded(trie, exclude)  # sorted keys
         self.num_nodes = np.zeros(self.num_queries, np.int64)  # (B,) visited nodes

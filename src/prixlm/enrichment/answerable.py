@@ -26,7 +26,7 @@ import numpy as np
 
 from prixlm.arrays import hash_share, pair_keys
 from prixlm.enrichment.gaps import USUAL, GapConfig, GapFinder, Gaps
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.kb.store import KB
 from prixlm.types import Array
 
@@ -141,7 +141,7 @@ class Answerability:
     @classmethod
     def load(cls, path: Path) -> "Answerability":
         """Read what `save` wrote."""
-        values = json.loads(path.read_text("utf-8"))
+        values = read_json(path)
         return cls(np.array(values["rate"]), *values["weights"])
 
 

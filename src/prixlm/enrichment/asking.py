@@ -41,7 +41,7 @@ from prixlm.proposals.tables import (
 from prixlm.proposals.work import work_folders
 from prixlm.rankers.base import Ranked
 from prixlm.rankers.fusion import Explained, Fusion
-from prixlm.rankers.suite import GRAPH_NAME, MODEL_NAME, Suite, load_suite
+from prixlm.rankers.suite import GRAPH_NAME, MODEL_NAME, READER_NAME, Suite, load_suite
 from prixlm.types import Array, Progress
 
 Question = tuple[str, int, int]
@@ -111,13 +111,14 @@ class Asker:
         split: Path | str | None = None,
         model: Path | str | None = None,
         graph: Path | str | None = None,
+        reader: Path | str | None = None,
         progress: Progress | None = None,
     ) -> "Asker":
         """Open a work folder, or a proposals folder and what its run was given.
 
         Folders that are not given are those of the work folder around the proposals.
         kb: the KB that was asked. split: its split, that the confidence was fitted on; by default
-        the KB itself. model, graph: those that answered, if the run used any.
+        the KB itself. model, graph, reader: those that answered, if the run used any.
         Refuses, with the reason, anything that would give another confidence.
         """
         proposals = find_proposals(Path(folder))
@@ -138,20 +139,27 @@ class Asker:
             split_folder, manifest["fitted_on_kb"], "the split that fitted", proposals
         )
         used: dict[str, Path | str | None] = {}
-        for name, key, given in ((MODEL_NAME, "model", model), (GRAPH_NAME, "graph", graph)):
+        answering = ((MODEL_NAME, "model", model), (GRAPH_NAME, "graph", graph))
+        for name, key, given in (*answering, (READER_NAME, "reader", reader)):
             # What the run did not use cannot take part: the confidence is fitted without it.
             used[key] = (given or found.get(key)) if name in manifest["rankers"] else None
             if name in manifest["rankers"] and used[key] is None:
                 raise PrixError(f"{proposals} was made with a {key} that is not there: name it.")
         missing = _gap_config(manifest)
         suite = load_suite(
-            asked_kb, used["model"], used["graph"], progress, missing.known, split=fitted_kb
+            asked_kb,
+            used["model"],
+            used["graph"],
+            progress,
+            missing.known,
+            reader=used["reader"],
+            split=fitted_kb,
         )
         if suite.identity != manifest["trained"]:
             given_names = " and ".join(str(value) for value in used.values() if value is not None)
             raise PrixError(
-                f"{proposals} was made with another model or graph embedding than {given_names}. "
-                "Name those of the same run."
+                f"{proposals} was made with another model or graph embedding, or another reader, "
+                f"than {given_names}. Name those of the same run."
             )
         try:
             fusion = Fusion.load(fitted_kb, suite.rankers, proposals / FUSION_FOLDER)

@@ -175,15 +175,17 @@ class GapFinder:
 
     def find(self, lang: str) -> Iterator[Gaps]:
         """Yield all questions of a language, block by block of subjects."""
-        entities = self.kb.entity_range(lang)
-        concepts = self.concept[entities.start : entities.stop]
-        is_named = self._named_concepts(lang)
-        num_rows = (np.diff(self._starts) + np.diff(self._held.indptr))[concepts]
-        for start, stop in _blocks(num_rows):
-            subjects = np.arange(entities.start + start, entities.start + stop)
-            gaps = self._find_block(lang, subjects, is_named)
+        for subjects in self.blocks(lang):
+            gaps = self.find_block(lang, subjects)
             if len(gaps.queries):
                 yield gaps
+
+    def blocks(self, lang: str) -> list[range]:
+        """Return the subjects of a language in blocks, whose questions fit into memory."""
+        entities = self.kb.entity_range(lang)
+        concepts = self.concept[entities.start : entities.stop]
+        num_rows = (np.diff(self._starts) + np.diff(self._held.indptr))[concepts]
+        return [entities[start:stop] for start, stop in _blocks(num_rows)]
 
     def describe(self, lang: str, subject: Array, relation: Array) -> Gaps:
         """Return any questions of a language in the given order, also those not worth asking.
@@ -250,11 +252,10 @@ class GapFinder:
             self._is_named[lang] = is_named
         return self._is_named[lang]
 
-    def _find_block(self, lang: str, subjects: Array, is_named: Array) -> Gaps:
-        """Return the questions of some subjects, a range of ids: (S,).
-
-        is_named: (C,) whether the language has a name for a concept.
-        """
+    def find_block(self, lang: str, block: range) -> Gaps:
+        """Return the questions of a block of subjects."""
+        subjects = np.arange(block.start, block.stop)  # (S,)
+        is_named = self._named_concepts(lang)  # (C,)
         known = self._known_facts(lang, subjects)
         # Questions as sorted packed (subject, relation) keys; a question that another language
         # answers is not asked as a guess too.

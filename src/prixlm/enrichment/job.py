@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from prixlm.engine.jobs import EngineConfig
 from prixlm.enrichment.budget import (
     DEFAULT_MINUTES,
     Costs,
@@ -44,7 +45,7 @@ from prixlm.enrichment.run import EnrichConfig, Whole, enrich
 from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
 from prixlm.entities.mirror import mirror
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.files import disk_errors, locked, read_json, write_atomically
 from prixlm.importers.plan import estimate_import, plan_import
 from prixlm.importers.run import import_kb
 from prixlm.kb.split import SplitConfig, split_kb
@@ -126,6 +127,7 @@ class Given:
     model: Path | None = None
     graph: Path | None = None
     encoder: Path | None = None
+    reader: Path | None = None  # no step makes one
 
     def names(self) -> list[str]:
         """The steps that need not be made."""
@@ -140,12 +142,14 @@ def run_job(
     given: Given | None = None,
     overwrite: bool = False,
     announce: Announce | None = None,
+    engine: EngineConfig | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make all of a work folder; return the manifest of its proposals.
 
     sources: dumps, a KB folder or a split. overwrite: replace proposals of other settings.
     announce: called with a line about each step before it begins.
+    engine: where the questions are asked; it does not change the result.
 
     Example:
         >>> config = prixlm.JobConfig(into=("et",), effort="quick", langs=("en", "et", "fi"),
@@ -154,7 +158,7 @@ def run_job(
         >>> sorted(path.name for path in prixlm.KB("work/split").folder.parent.iterdir())
         ['kb', 'lock', 'proposals', 'report', 'split', 'work.json']
     """
-    with open_job(sources, to, config, given, announce, progress) as job:
+    with open_job(sources, to, config, given, announce, progress, engine) as job:
         return job.run(overwrite)
 
 
@@ -228,6 +232,7 @@ def open_job(
     given: Given | None = None,
     announce: Announce | None = None,
     progress: Progress | None = None,
+    engine: EngineConfig | None = None,
 ) -> Iterator["Job"]:
     """Lock a work folder and yield its job; refuse the folder of another source."""
     paths, folder = [Path(source) for source in sources], Path(to)
@@ -239,7 +244,7 @@ def open_job(
         state = read_state(folder)
         if state is None or state["source"] != identity:
             state = {"format": FORMAT, "version": 1, "source": identity}
-        job = Job(folder, paths, config, given, state, announce, progress)
+        job = Job(folder, paths, config, given, state, announce, progress, engine)
         job.write_state()
         yield job
 
@@ -255,6 +260,7 @@ class Job:
     state: dict[str, Any]  # of work.json
     announce: Announce | None
     progress: Progress | None
+    engine: EngineConfig | None = None  # where the questions are asked
 
     def run(self, overwrite: bool = False) -> dict[str, Any]:
         """Make everything that is missing; return the manifest of the proposals."""
@@ -383,8 +389,10 @@ class Job:
                     model=model,
                     graph=graph,
                     encoder=encoder,
+                    reader=self.given.reader,
                     whole=Whole(kb=whole, graph=graph_of_all),
                     overwrite=overwrite or folder.exists(),
+                    engine=self.engine,
                     progress=self.progress,
                 )
                 self.state |= {"proposing": None, "proposed": self._settings()}
@@ -579,7 +587,7 @@ def _is_kb(sources: Sequence[Path]) -> bool:
     if len(sources) != 1:
         return False
     try:
-        values = json.loads((sources[0] / "manifest.json").read_text("utf-8"))
+        values = read_json(sources[0] / "manifest.json")
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and values.get("format") == KB_FORMAT

@@ -2,12 +2,13 @@
 
     table, summary = propose_labels(kb, ["et", "el"], LabelConfig())
 
-A name is *taken* over from a language of the same script, or *written* anew from the names in all
-other languages by what linked names teach. Both kinds are candidates of one fit (see `naming`):
-trees learn from the concepts that the language does name which candidate is its own name, and
-isotonic regression makes a probability of their score. Writers that are asked for the fit have not
-read the concept that they are asked for. Nothing is proposed without a name in another language,
-nor where a name exists.
+A name is *taken* over from a language of the same script, or of another one where the language does
+that, or *written* from the names in all other languages by what linked names teach. Both kinds are
+candidates of one fit (see `naming`): trees learn from the concepts that the language does name
+which candidate is its own name, a second model learns whether the first candidate of a concept is
+right, and isotonic regression makes a probability of its score. Writers that are asked for the fit
+have not read the concept that they are asked for. Nothing is proposed without a name in another
+language, nor where a name exists.
 
 Memory does not grow with the KB: the fit reads a sample, and proposals are made batch by batch.
 
@@ -24,11 +25,19 @@ import numpy as np
 import pyarrow as pa
 
 from prixlm.arrays import random_positions, rank_in_group
-from prixlm.enrichment.naming.candidates import Candidates, Kinds, Lexicon, Namer, Thing, is_taken
+from prixlm.enrichment.naming.candidates import (
+    Candidates,
+    Kinds,
+    Language,
+    Lexicon,
+    Namer,
+    Thing,
+    is_taken,
+)
 from prixlm.enrichment.naming.writing import Examples, NameWriter
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.languages import script_of_language
+from prixlm.languages import script_of_language, script_of_text, word_frequencies
 from prixlm.metrics import Reliability, reliability
 from prixlm.proposals.tables import LABEL_SCHEMA
 from prixlm.rankers.calibrated import (
@@ -53,12 +62,18 @@ _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
 _TREES = TreeConfig(smooth=True)
 """A language may have few hundred linked names: trees alone order the surest ones badly."""
+_FIRST = TreeConfig(forest=True, smallest=5, smooth=True, inverse_penalty=0.03)
+"""Of the first name of each concept: one row for each, few for boosted trees."""
+_NO_OTHER = -10.0
+"""Score of a second name where there is none."""
 _UNLIKE = 0.01
 """Share of the concepts learnt from that fewer languages name than a proposal's concept may."""
 _COMPARED, _ALIKE = 300, 60
 """Names by which sources are compared, and the similarity (of 100) from which two are alike."""
 _SAME_SCRIPT = 0.1
 """How much less a further source of the same script is worth: what it says is more alike."""
+_MIN_FOREIGN = 0.01
+"""Share of the names that are taken over in a foreign script, from which on it is a candidate."""
 NUM_HIDDEN = 5
 """Parts of the concepts, by a hash of their id; an evaluation hides some of them."""
 
@@ -107,7 +122,7 @@ class LabelConfig:
     fitted: int = 20_000  # concepts that rates of names taken over are counted from, about
     learnt: int = 8_000  # linked names that each writer learns from, at most
     asked: int = 4_000  # concepts that writers are tried on to fit the confidence, at most
-    sources: int = 6  # languages that names are written from, at most
+    sources: int = 10  # languages that names are written from, at most
     written: int = 5_000  # concepts that names are written for, at most; the others: taken over
     seed: int = 0  # of the drawn concepts
 
@@ -144,6 +159,7 @@ class LabelProposer:
         self._asked = {"lang": lang, "hidden": list(hidden)}
         script = script_of_language(lang)
         self._scripts = _SCRIPTS.get(script, (script,))
+        self._language = Language({})
         things = self._sample()
         # How often the language uses the name of each other language. Two pseudo-counts lower the
         # rate of languages that share few concepts with it.
@@ -151,6 +167,7 @@ class LabelProposer:
         self._rate = {other: same / (both + 2) for other, both, same in rows}
         self.sources: list[str] = []  # languages that names are written from
         self.reliability: Reliability
+        self._foreign = _foreign_scripts(things, self._scripts)
         self._fit(things)
 
     def _sample(self) -> list[Thing]:
@@ -169,7 +186,8 @@ class LabelProposer:
     def _lexicon(self, without: Sequence[Thing] = ()) -> Lexicon:
         """Return the words of the language's names, but for those of some things."""
         left_out = {thing.concept for thing in without}
-        return Lexicon(name for concept, name in self._names() if concept not in left_out)
+        names = (name for concept, name in self._names() if concept not in left_out)
+        return Lexicon(names, self._language)
 
     def _names(self) -> list[tuple[int, str]]:
         sql = f"SELECT concept, name FROM ({_OWN}) ORDER BY {_HASH}, concept LIMIT {_LEXICON_NAMES}"
@@ -186,6 +204,8 @@ class LabelProposer:
         if self.config.sources and taken.mean() < _MOSTLY_TAKEN:
             examples = self._examples(things, position)
             self.sources = list(examples)
+        if examples:
+            self._language = Language(word_frequencies(self.lang))
         if not taken.any() and not examples:
             raise PrixError(
                 "none of its names is used in another language, and its linked names are too few "
@@ -208,25 +228,33 @@ class LabelProposer:
         is_right = np.concatenate([part.is_right for part in parts])
         concept = np.concatenate([part.concept for part in parts])
         self._check_examples(is_right, folds)
-        # The first name of a concept is more often right than a second one of the same score, so
-        # its probability is fitted on first names alone.
         score = cross_scores(lambda _: features, is_right, folds, _TREES)
-        first = _best_rows(concept, score, 1)
-        held = folds[first] == _NUM_FOLDS - 1
-        tried = fit_probability(score[first][~held], is_right[first][~held])
-        self.reliability = reliability(tried.predict(score[first][held]), is_right[first][held])
-        self._first = fit_probability(score[first], is_right[first])
         self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES, score)
-        writers = {lang: NameWriter(linked.examples) for lang, linked in examples.items()}
-        self._namer = Namer(
-            self._scripts, self._rate, writers, self._lexicon(), Kinds(kind, things)
-        )
+        # Whether the first name of a concept is right also depends on those behind it: a second
+        # model judges first names alone. Its folds are those of the first one.
+        first = _best_rows(concept, score, 1)
+        beside = _beside(features, concept, score, first)
+        is_right, folds = is_right[first], folds[first]
+        self._first: CalibratedTrees | None = None
+        score = score[first]
+        if _has_both(is_right, folds):
+            score = cross_scores(lambda _: beside, is_right, folds, _FIRST)
+            self._first = CalibratedTrees.cross_fit(
+                lambda _: beside, is_right, folds, _FIRST, score
+            )
+        held = folds == _NUM_FOLDS - 1
+        tried = fit_probability(score[~held], is_right[~held])
+        self.reliability = reliability(tried.predict(score[held]), is_right[held])
+        self._first_probability = fit_probability(score, is_right)
+        lexicon = self._lexicon()
+        writers = {
+            lang: NameWriter(linked.examples, vocabulary=lexicon.vocabulary)
+            for lang, linked in examples.items()
+        }
+        self._namer = self._make_namer(writers, lexicon, Kinds(kind, things))
 
     def _check_examples(self, is_right: Array, folds: Array) -> None:
-        if not len(is_right) or any(
-            not is_right[folds != number].any() or is_right[folds != number].all()
-            for number in range(_NUM_FOLDS)
-        ):
+        if not _has_both(is_right, folds):
             share = "all" if len(is_right) and is_right.all() else "almost none"
             raise PrixError(
                 f"{share} of its linked names can be told from the names in other languages, so "
@@ -264,19 +292,28 @@ class LabelProposer:
         examples: "dict[str, _Linked]",
     ) -> Candidates:
         """Return candidates of a fold's things, by writers that have read the other folds only."""
-        writers = {
-            lang: NameWriter(linked.examples, np.flatnonzero(fold[linked.rows] != number).tolist())
-            for lang, linked in examples.items()
-        }
         # Nor may the words and the kinds of their own names be known.
         inside, outside = (
             np.flatnonzero(mask).tolist() for mask in (fold == number, fold != number)
         )
         lexicon = self._lexicon([things[row] for row in inside])
         kinds = Kinds([kind[row] for row in outside], [things[row] for row in outside])
-        namer = Namer(self._scripts, self._rate, writers, lexicon, kinds)
+        writers = {
+            lang: NameWriter(
+                linked.examples,
+                np.flatnonzero(fold[linked.rows] != number).tolist(),
+                lexicon.vocabulary,
+            )
+            for lang, linked in examples.items()
+        }
+        namer = self._make_namer(writers, lexicon, kinds)
         rows = asked.tolist()
         return namer.candidates([things[row] for row in rows], [kind[row] for row in rows])
+
+    def _make_namer(
+        self, writers: Mapping[str, NameWriter], lexicon: Lexicon, kinds: Kinds
+    ) -> Namer:
+        return Namer(self._scripts, self._rate, writers, lexicon, kinds, self._foreign)
 
     def _kind(self, things: Sequence[Thing]) -> list[list[int]]:
         """Return the relations of each thing, as subject (even) and as object (odd)."""
@@ -308,29 +345,42 @@ class LabelProposer:
 
     def ask(self, things: Sequence[Thing], *, write: bool = True) -> tuple[Candidates, Array]:
         """Return the candidates of some things, and the confidence of each: (N,)."""
+        candidates, confidence, _ = self._judge(things, write=write)
+        return candidates, confidence
+
+    def _judge(
+        self, things: Sequence[Thing], *, write: bool = True
+    ) -> tuple[Candidates, Array, Array]:
+        """Return candidates, their confidence, and their score, which has no steps: (N,) each.
+
+        Scores can be compared among first names, and among the others.
+        """
         namer = self._namer if write else replace(self._namer, writes=False)
         candidates = namer.candidates(things, self._kind(things))
         score = self._model.score(candidates.features)
         confidence = self._model.calibrate(score)
         first = _best_rows(candidates.concept, score, 1)
         if len(first):
-            confidence[first] = self._first.predict(score[first])
+            beside = _beside(candidates.features, candidates.concept, score, first)
+            score_of_first = score[first] if self._first is None else self._first.score(beside)
+            confidence[first] = self._first_probability.predict(score_of_first)
             # A concept has one name: what the first one has is not left for the others.
             _, group = np.unique(candidates.concept, return_inverse=True)
-            left = 1 - confidence[first][group]  # `first` has one row for each concept, in order
+            of_first = confidence[first][group]  # `first` has one row for each concept, in order
             is_other = np.ones(len(score), bool)
             is_other[first] = False
-            confidence[is_other] = np.minimum(confidence, left)[is_other]
-        return candidates, confidence
+            most = np.minimum(of_first, 1 - of_first)
+            confidence[is_other] = np.minimum(confidence, most)[is_other]
+            score[first] = score_of_first
+        return candidates, confidence, score
 
     def best(self, things: Sequence[Thing]) -> list[tuple[str, float, float]]:
         """Return the best name of each thing, its confidence and its score; "" without any.
 
         The confidence has steps; the score orders names of one step, too.
         """
-        candidates, confidence = self.ask(things)
+        candidates, confidence, score = self._judge(things)
         best = _best_rows(candidates.concept, confidence, 1)
-        score = self._model.score(candidates.features)
         found = {
             int(candidates.concept[row]): (
                 candidates.text[row],
@@ -401,6 +451,19 @@ class _Linked:
 
     examples: Examples
     rows: Array  # the thing of each pair
+
+
+def _foreign_scripts(things: Sequence[Thing], scripts: Sequence[str]) -> tuple[str, ...]:
+    """Return the scripts of other languages that names are taken over in, as bands' in Greek."""
+    counts = Counter(script_of_text(thing.own or "") for thing in things if is_taken(thing))
+    least = max(_MIN_FOREIGN * len(things), 1)
+    return tuple(
+        sorted(
+            script
+            for script, count in counts.items()
+            if script and script not in scripts and count >= least
+        )
+    )
 
 
 def _num_langs(thing: Thing) -> int:
@@ -481,6 +544,34 @@ def propose_language(
         "sources": proposer.sources,
         "ece": None if np.isnan(ece) else round(ece, 4),
     }
+
+
+def _has_both(is_right: Array, folds: Array) -> bool:
+    """Return whether right and wrong rows are left without each fold."""
+    return bool(len(is_right)) and all(
+        is_right[folds != number].any() and not is_right[folds != number].all()
+        for number in range(_NUM_FOLDS)
+    )
+
+
+def _beside(features: Array, concept: Array, score: Array, first: Array) -> Array:
+    """Return what tells whether first names are right: (concepts, 4 + F).
+
+    That is their score, by how much it leads the second and the third name and all names of the
+    concept together, and their own features. first: the row of the first name of each concept.
+    """
+    order = np.lexsort((-score, concept))
+    rank = rank_in_group(concept[order])
+    _, group = np.unique(concept, return_inverse=True)
+    columns = [score[first]]
+    for place in (1, 2):
+        other = np.full(len(first), _NO_OTHER)
+        rows = order[rank == place]
+        other[group[rows]] = score[rows]
+        columns.append(score[first] - other)
+    total = np.bincount(group, np.exp(np.clip(score, -20, 20)))
+    columns.append(score[first] - np.log(total))
+    return np.column_stack([*columns, features[first]])
 
 
 def _best_rows(concept: Array, confidence: Array, number: int) -> Array:

@@ -11,11 +11,12 @@ import base64
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prixlm.errors import PrixError
 from prixlm.files import check_pages, quote_path, write_atomically
 from prixlm.kb.coverage import count_coverage
 from prixlm.kb.store import KB
@@ -74,6 +75,7 @@ def write_report(to: Path | str, report: Report) -> Path:
     check_pages(to / "report.json", [to / "report.html", to / "report.md"], _is_report)
     to.mkdir(parents=True, exist_ok=True)
     manifest = read_manifest(report.proposals)
+    _check_manifest(manifest, report.proposals)
     content = _page_content(report, manifest)
     as_json = {
         "manifest": manifest,
@@ -88,6 +90,41 @@ def write_report(to: Path | str, report: Report) -> Path:
     write_atomically(to / "report.md", _render_markdown(content, report.tables))
     write_atomically(to / "report.json", json.dumps(as_json, ensure_ascii=False, indent=1) + "\n")
     return to / "report.html"
+
+
+def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
+    """Refuse a manifest without what the page shows: others may have written it."""
+    config = manifest["config"]
+    missing = config.get("missing")
+    counts = [manifest.get("proposals"), manifest.get("labels", {}), manifest.get("links", {})]
+    rankers, relations = manifest.get("rankers"), config.get("relations")
+    is_right = (
+        isinstance(missing, dict)
+        and isinstance(missing.get("known"), list)
+        and isinstance(config.get("min_confidence"), int | float)
+        and isinstance(config.get("limit", ""), int | None)
+        and (relations is None or _are_texts(relations))
+        and _are_texts(rankers)
+        and all(isinstance(part, dict) for part in counts)
+        and all(isinstance(kinds, dict) for part in counts for kinds in part.values())
+        and all(isinstance(number, int) for number in _numbers(counts))
+    )
+    if not is_right:
+        raise PrixError(
+            f"the manifest of {folder} is not what `prixlm enrich` writes: make the proposals "
+            "again."
+        )
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _numbers(counts: Sequence[dict[str, dict[str, Any]]]) -> Iterator[Any]:
+    """Yield the counts of facts, names and links that the page shows."""
+    for part, name in zip(counts, (None, "names", "links"), strict=True):
+        for kinds in part.values():
+            yield from kinds.values() if name is None else [kinds.get(name)]
 
 
 def _is_report(values: Any) -> bool:

@@ -21,8 +21,8 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.arrays import rank_in_group
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
 from prixlm.enrichment.labels import LabelConfig, propose_language
@@ -58,6 +59,7 @@ from prixlm.proposals.tables import (
 from prixlm.rankers.base import Queries, Ranked
 from prixlm.rankers.fusion import FITTED_FILES, Fusion, FusionConfig, fitted_languages
 from prixlm.rankers.suite import Suite, load_suite
+from prixlm.remote import absolute
 from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
@@ -123,8 +125,10 @@ def enrich(
     model: Path | str | None = None,
     graph: Path | str | None = None,
     encoder: Path | str | None = None,
+    reader: Path | str | None = None,
     whole: Whole | None = None,
     overwrite: bool = False,
+    engine: EngineConfig | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Propose what a KB lacks in some languages, write a proposals folder, return its manifest.
@@ -132,8 +136,10 @@ def enrich(
     kb: a split, whose valid facts the confidence is fitted on.
     model, graph: folders of a Prix-LM and a graph embedding trained on this KB, as evidence.
     encoder: folder of an entity encoder; links into `config.pivot` are proposed with it.
+    reader: folder of a decoder that is asked in words, as evidence.
     whole: the KB that `kb` is a split of, and models trained on it; the questions are asked there.
     overwrite: replace a proposals folder without marks.
+    engine: where the questions are asked. The confidence is fitted once, in this process.
 
     Example:
         >>> config = prixlm.EnrichConfig(into=("et",), relations=("capital",), min_confidence=0.1)
@@ -150,8 +156,8 @@ def enrich(
     gaps = GapFinder(asked_kb, _gap_config(asked_kb, config))
     entity_encoder = None if encoder is None else _load_encoder(kb, encoder)
     # Only the confidence is fitted with rankers that know the train facts alone.
-    fitted = load_suite(kb, model, graph, progress)
-    suite = _asked_suite(kb, fitted, config, model, graph, whole, progress)
+    fitted = load_suite(kb, model, graph, progress, reader=reader)
+    suite = _asked_suite(kb, fitted, config, model, graph, reader, whole, progress)
     started = time.monotonic()
     # Parts of other settings, of another KB or of other models are not resumed.
     stamp = {
@@ -164,7 +170,20 @@ def enrich(
         trials = _try(kb, fusion, config, workspace, progress)
         answerable = _fit_answerable(kb, config, workspace)
         run = _Run(config, gaps, suite, fusion.over(asked_kb, suite.rankers), answerable)
-        parts = list(run.make_parts(workspace, progress))
+        load = partial(
+            _load_run,
+            kb,
+            replace(config, missing=gaps.config),
+            _absolute(model),
+            _absolute(graph),
+            _absolute(reader),
+            None
+            if whole is None
+            else replace(whole, model=_absolute(whole.model), graph=_absolute(whole.graph)),
+            workspace.folder.resolve(),
+        )
+        job = ShardJob("enrich", run.shards(), load, run)
+        parts = make_parts(job, workspace, engine, progress)
         out, scratch = workspace.empty_folder("out"), workspace.empty_folder("scratch")
         counts = join_parts(asked_kb, parts, out / "proposals.parquet", config.limit, scratch)
         manifest = _manifest(kb, asked_kb, config, suite, counts) | {"trials": trials}
@@ -186,6 +205,7 @@ def _asked_suite(
     config: EnrichConfig,
     model: Path | str | None,
     graph: Path | str | None,
+    reader: Path | str | None,
     whole: Whole | None,
     progress: Progress | None,
 ) -> Suite:
@@ -199,6 +219,7 @@ def _asked_suite(
         whole.graph or graph,
         progress,
         known,
+        reader=reader,
         split=kb,
     )
 
@@ -326,6 +347,34 @@ def _keep_fitted(workspace: Workspace, out: Path) -> None:
         shutil.copyfile(workspace.folder / name, out / name)
 
 
+def _absolute(path: Path | str | None) -> Path | None:
+    """Return a path that another process finds too."""
+    return None if path is None else absolute(path)
+
+
+def _load_run(
+    kb: KB,
+    config: EnrichConfig,
+    model: Path | None,
+    graph: Path | None,
+    reader: Path | None,
+    whole: Whole | None,
+    fitted_in: Path,
+) -> "_Run":
+    """Load in a worker what asks the questions, with the confidence that the driver has fitted."""
+    asked_kb = kb if whole is None else whole.kb
+    fitted = load_suite(kb, model, graph, reader=reader)
+    suite = _asked_suite(kb, fitted, config, model, graph, reader, whole, None)
+    fusion = Fusion.load(kb, fitted.rankers, fitted_in / FUSION_FOLDER)
+    return _Run(
+        config,
+        GapFinder(asked_kb, config.missing),
+        suite,
+        fusion.over(asked_kb, suite.rankers),
+        Answerability.load(fitted_in / ANSWERABLE_FILE),
+    )
+
+
 @dataclass(frozen=True)
 class _Run:
     """All that is needed to turn questions into proposals."""
@@ -335,29 +384,29 @@ class _Run:
     suite: Suite
     fusion: Fusion
     answerable: Answerability
+    # The last block, since a block has several shards.
+    _block: dict[tuple[str, range], Gaps] = field(default_factory=dict)
 
-    def make_parts(self, workspace: Workspace, progress: Progress | None) -> Iterator[Path]:
-        """Yield one Parquet part per `_PART_QUESTIONS` questions, reusing finished parts."""
-        into = self.config.into
-        number = 0
-        for index, lang in enumerate(into):
-            entities = self.gaps.kb.entity_range(lang)
-            for block in self.gaps.find(lang):
-                for start in range(0, len(block.queries), _PART_QUESTIONS):
-                    rows = np.arange(start, min(start + _PART_QUESTIONS, len(block.queries)))
-                    yield self._make_part(workspace, number, block.select(rows))
-                    number += 1
-                if progress is not None:
-                    # In thousandths of a language: the number of questions is not known yet.
-                    done = int(block.queries.subject[-1]) - entities.start + 1
-                    thousandths = 1000 * index + 1000 * done // len(entities)
-                    progress("enrich", thousandths, 1000 * len(into))
+    def shards(self) -> list[Shard]:
+        """Return a shard per `_PART_QUESTIONS` questions of a block: language, block and rows."""
+        shards: list[Shard] = []
+        for lang in self.config.into:
+            for block in self.gaps.blocks(lang):
+                num_questions = len(self.gaps.find_block(lang, block).queries)
+                for start in range(0, num_questions, _PART_QUESTIONS):
+                    rows = range(start, min(start + _PART_QUESTIONS, num_questions))
+                    part = f"part-{len(shards):07d}.parquet"
+                    shards.append(Shard(part, (lang, block, rows), len(rows)))
+        return shards
 
-    def _make_part(self, workspace: Workspace, number: int, gaps: Gaps) -> Path:
-        def write(path: Path) -> None:
-            pq.write_table(self._propose(gaps), path)
-
-        return workspace.make(f"part-{number:07d}.parquet", write)
+    def __call__(self, value: tuple[str, range, range], path: Path) -> None:
+        """Ask the questions of a shard and write the proposals."""
+        lang, block, rows = value
+        if (lang, block) not in self._block:
+            self._block.clear()
+            self._block[lang, block] = self.gaps.find_block(lang, block)
+        gaps = self._block[lang, block].select(np.arange(rows.start, rows.stop))
+        pq.write_table(self._propose(gaps), path)
 
     def _propose(self, gaps: Gaps) -> pa.Table:
         """Return the proposals for some questions, as ids (PART_SCHEMA)."""

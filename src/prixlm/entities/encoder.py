@@ -5,8 +5,10 @@
 
 A name is read as `<s> name </s>` in both directions. Its vector is the last layer's state at `<s>`
 (pooling `first`), or the mean of the states of its tokens (pooling `mean`), scaled to unit length.
-Any Prix-LM, XLM-R or mBERT folder can be an encoder; `mirror` trains a good one. A saved encoder is
-a Prix-LM folder that `SentenceTransformer(folder)` loads too, with the same vectors.
+A decoder may also be read as it was pretrained, and its state at the end taken (pooling `last`).
+Any Prix-LM or base folder can be an encoder; `mirror` trains a good one. A saved encoder is
+a Prix-LM folder that `SentenceTransformer(folder)` loads too, with the same vectors, unless it is
+a decoder that is read in both directions.
 
 Dimension letters: N names, B names in one pass, L tokens of the longest of them, H width, T states.
 """
@@ -25,15 +27,16 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.lm.encoding import Batch
 from prixlm.lm.model import SETTINGS, PrixLM
 from prixlm.lm.token_cache import Ragged, make_ragged
+from prixlm.remote import is_remote, local_folder
 from prixlm.romanise import reading_version
 from prixlm.training.sampler import cut_batches
 from prixlm.types import Array, Progress
 
-_POOLINGS = ("first", "mean")
+_POOLINGS = ("first", "mean", "last")
 _SETTINGS = "encoder.json"
 _CHUNK = 1 << 15
 """Names that are tokenised, sorted by length and encoded together."""
@@ -45,12 +48,12 @@ _BUDGET = 1 << 13
 class EncoderSettings:
     """How names are read: `encoder.json` in an encoder's folder."""
 
-    pooling: str = "first"  # the state at <s>, or the mean of all states
+    pooling: str = "first"  # the state at <s>, the mean of all states, or the last, at </s>
     max_tokens: int = 25  # of one name, <s> and </s> included; longer names are cut
 
     def __post_init__(self) -> None:
         if self.pooling not in _POOLINGS:
-            raise PrixError(f"pooling {self.pooling}: expected {' or '.join(_POOLINGS)}.")
+            raise PrixError(f"pooling {self.pooling}: expected {', '.join(_POOLINGS)}.")
         if self.max_tokens < 3:
             raise PrixError(f"max_tokens {self.max_tokens}: expected 3 or more.")
 
@@ -69,10 +72,10 @@ class EntityEncoder:
         settings = settings or EncoderSettings()
         longest = min(settings.max_tokens, model.max_length)
         self.model, self.settings = model, dataclasses.replace(settings, max_tokens=longest)
-        base = model.encoder.base
-        self.start, self.end, self.padding = (
-            model.encoder.id(token) for token in (base.start, base.separator, base.padding)
-        )
+        self.folder: Path | None = None  # that it was loaded from, as it is
+        # (one or none) in front of a name, and the one after it
+        self.start, self.end = model.encoder.start, model.encoder.id(model.encoder.base.end)
+        self.padding = model.encoder.padding
 
     @classmethod
     def load(cls, folder: Path | str, settings: EncoderSettings | None = None) -> "EntityEncoder":
@@ -80,13 +83,17 @@ class EntityEncoder:
 
         settings: replace those of the folder.
         """
-        path = Path(folder)
+        folder = local_folder(folder) if is_remote(folder) else folder  # else perhaps a hub's name
+        path, is_changed = Path(folder), settings is not None
         if settings is None and (path / _SETTINGS).exists():
             try:
-                settings = EncoderSettings(**json.loads((path / _SETTINGS).read_text("utf-8")))
+                settings = EncoderSettings(**read_json(path / _SETTINGS))
             except (OSError, ValueError, TypeError) as error:
                 raise PrixError(f"{path / _SETTINGS} cannot be read: {error}.") from None
-        return cls(load_model(folder), settings)
+        encoder = cls(load_model(folder), settings)
+        if path.is_dir() and not is_changed:
+            encoder.folder = path.resolve()
+        return encoder
 
     def save(self, folder: Path | str) -> None:
         """Write a Prix-LM folder, and beside it the files that sentence-transformers needs."""
@@ -96,17 +103,26 @@ class EntityEncoder:
         # The saved tokenizer adds <s> and </s> by itself; in this package, `_pad` does.
         base, before = self.model.encoder.base, tokenizer.post_processor
         tokenizer.post_processor = TemplateProcessing(
-            single=f"{base.start} $A {base.separator}",
-            special_tokens=[(base.start, self.start), (base.separator, self.end)],
+            single=f"{base.start or ''} $A {base.end}".strip(),
+            special_tokens=[(name, self.model.encoder.id(name)) for name in base.names],
         )
+        # Others pad batches, so that a tokenizer has to say with what.
+        self.model.tokenizer.pad_token = base.padding
         try:
             self.model.save(folder)
         finally:
             tokenizer.post_processor = before
-        for name, values in _sentence_transformers(self.settings, self.width).items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            write_atomically(folder / name, json.dumps(values, indent=1) + "\n")
+        if self.is_read_by_others_alike:
+            for name, values in _sentence_transformers(self.settings, self.width).items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                write_atomically(folder / name, json.dumps(values, indent=1) + "\n")
         write_atomically(folder / _SETTINGS, json.dumps(asdict(self.settings), indent=1) + "\n")
+
+    @property
+    def is_read_by_others_alike(self) -> bool:
+        """Whether `SentenceTransformer` gives these vectors: it reads a decoder causally."""
+        is_causal = self.model.settings.mask == "causal" and self.settings.pooling == "last"
+        return is_causal if self.model.kind.is_decoder else self.settings.pooling != "last"
 
     @property
     def width(self) -> int:
@@ -166,15 +182,19 @@ class EntityEncoder:
         """Return the unit vectors of these rows of `names`, as one differentiable pass: (B, H)."""
         lengths = self._lengths(names, rows)
         ids = self._pad(names, rows, lengths)
-        # (T,) the positions whose states are needed: each name's <s>, or all of its tokens.
+        # (T,) the positions whose states are needed: each name's <s> or </s>, or all of its tokens.
         if self.settings.pooling == "first":
             row, column = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+        elif self.settings.pooling == "last":
+            row, column = np.arange(len(rows)), lengths - 1
         else:
             row, column = np.nonzero(np.arange(ids.shape[1]) < lengths[:, None])
         # A name is all prefix; the model returns the states (T, H) that would predict a target at
         # these positions. Targets are not needed here, so `column` stands in for them.
         batch = Batch(ids, lengths, lengths, row, column, column)
-        states = self.model.target_states(batch, both_ways=True)  # also of a causal decoder
+        # Only the last token of a causal decoder has seen the whole name.
+        both_ways = self.settings.pooling != "last"
+        states = self.model.target_states(batch, both_ways=both_ways)
         if self.settings.pooling == "mean":
             owner = torch.from_numpy(row).to(states.device)
             zeros = states.new_zeros(len(rows), states.shape[1])
@@ -183,17 +203,19 @@ class EntityEncoder:
 
     def _lengths(self, names: Ragged, rows: Array) -> Array:
         """Return the tokens of each name with `<s>` and `</s>`, after the cut: (B,)."""
-        return np.asarray(np.minimum(names.lengths(rows) + 2, self.settings.max_tokens))
+        around = len(self.start) + 1
+        return np.asarray(np.minimum(names.lengths(rows) + around, self.settings.max_tokens))
 
     def _pad(self, names: Ragged, rows: Array, lengths: Array) -> Array:
         """Return `<s> name </s>`, padded right: (B, L)."""
-        column = np.arange(int(lengths.max(initial=2)))
-        # Column c of a row holds the name's token c - 1, for 0 < c < length - 1.
-        source = names.offsets[rows][:, None] + column - 1
-        is_inner = (column > 0) & (column < lengths[:, None] - 1)
+        before = len(self.start)  # 1, or 0 for a base without <s>
+        column = np.arange(int(lengths.max(initial=before + 1)))
+        # Column c of a row holds the name's token c - before, for before <= c < length - 1.
+        source = names.offsets[rows][:, None] + column - before
+        is_inner = (column >= before) & (column < lengths[:, None] - 1)
         ids = np.full(is_inner.shape, self.padding, np.int64)
         ids[is_inner] = names.ids[source[is_inner]]
-        ids[:, 0] = self.start
+        ids[:, :before] = self.start
         ids[np.arange(len(rows)), lengths - 1] = self.end
         return ids
 
@@ -221,6 +243,7 @@ def _sentence_transformers(settings: EncoderSettings, width: int) -> dict[str, A
         "word_embedding_dimension": width,
         "pooling_mode_cls_token": settings.pooling == "first",
         "pooling_mode_mean_tokens": settings.pooling == "mean",
+        "pooling_mode_lasttoken": settings.pooling == "last",
         "include_prompt": True,
     }
     return {

@@ -12,23 +12,30 @@ Dimension letters: N names, Q queries, H width, k neighbours.
 
 import importlib
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.files import (
+    Workspace,
     disk_errors,
     drop_oldest_caches,
     is_cached,
     open_workspace,
     partial_folder,
     publish,
+    read_json,
     read_stamp,
     write_atomically,
 )
@@ -48,6 +55,7 @@ _CHUNK = 1 << 15
 """Names that are encoded between two writes: the most that a kill can lose."""
 _BLOCK = 1 << 16
 """Vectors that are added to an index at once."""
+_NAMES = "names.parquet"
 _VECTORS, _OWNER, _INDEX, _INDEX_STAMP = "vectors.f32", "owner.i32", "index.faiss", "index.json"
 
 
@@ -76,10 +84,16 @@ class VectorStore:
         return index
 
 
-def build_vectors(kb: KB, encoder: EntityEncoder, progress: Progress | None = None) -> VectorStore:
+def build_vectors(
+    kb: KB,
+    encoder: EntityEncoder,
+    progress: Progress | None = None,
+    engine: EngineConfig | None = None,
+) -> VectorStore:
     """Return the vectors of all names and aliases of a KB, encoding them if needed.
 
     They lie in the KB's folder, one store per encoder. A build that was stopped is resumed.
+    engine: where names are encoded; with workers, the disk holds the vectors twice for a while.
     """
     key = encoder.fingerprint()
     folder = kb.folder / "vectors" / key[:16]
@@ -88,7 +102,10 @@ def build_vectors(kb: KB, encoder: EntityEncoder, progress: Progress | None = No
         if folder.exists() and read_stamp(folder) is None:
             raise PrixError(f"{folder} is not a vector store of prixlm: move it away.")
         with open_workspace(partial_folder(folder), stamp) as work:
-            _append_vectors(kb, encoder, work.folder, progress)
+            if engine is None or engine == EngineConfig():
+                _append_vectors(kb, encoder, work.folder, progress)
+            else:
+                _encode_parts(kb, encoder, work, engine, progress)
             publish(work.folder, folder)
         drop_oldest_caches(folder.parent, _KEPT_STORES)
     return _open_store(folder, encoder.width)
@@ -112,6 +129,60 @@ def _append_vectors(kb: KB, encoder: EntityEncoder, work: Path, progress: Progre
             done += len(names)
             if progress is not None:
                 progress("encode", done, total)
+
+
+def _encode_parts(
+    kb: KB, encoder: EntityEncoder, work: Workspace, engine: EngineConfig, progress: Progress | None
+) -> None:
+    """Encode the names in workers, a part per chunk, and join the parts to the store's files."""
+    names = work.make(_NAMES, partial(_write_names, kb))
+    file = pq.ParquetFile(names)
+    shards = [
+        Shard(f"vectors-{chunk:06d}", chunk, file.metadata.row_group(chunk).num_rows)
+        for chunk in range(file.metadata.num_row_groups)
+    ]
+    load = None
+    if encoder.folder is not None:
+        load = partial(_load_encoding, encoder.folder, kb, names.resolve())
+    job = ShardJob("encode", shards, load, _Encoding(kb, encoder, names))
+    parts = make_parts(job, work, engine, progress)
+    with (work.folder / _VECTORS).open("wb") as vectors, (work.folder / _OWNER).open("wb") as owner:
+        for chunk, part in enumerate(parts):
+            with part.open("rb") as made:
+                shutil.copyfileobj(made, vectors)
+            column = file.read_row_group(chunk, columns=["entity"])["entity"]
+            owner.write(column.to_numpy().astype(np.int32).tobytes())
+    # Only now: until here, a kill leaves all parts in place.
+    for path in (*parts, names):
+        path.unlink()
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """Encodes chunks of names: what a worker has loaded."""
+
+    kb: KB
+    encoder: EntityEncoder
+    names: Path  # a row group for each chunk
+
+    def __call__(self, chunk: int, path: Path) -> None:
+        """Write the vectors of a chunk: (n, H) float32, row after row."""
+        rows = pq.ParquetFile(self.names).read_row_group(chunk)
+        langs = [self.kb.languages[i] for i in self.kb.language_of(rows["entity"].to_numpy())]
+        path.write_bytes(self.encoder.encode(rows["name"].to_pylist(), langs=langs).tobytes())
+
+
+def _load_encoding(folder: Path, kb: KB, names: Path) -> _Encoding:
+    return _Encoding(kb, EntityEncoder.load(folder), names)
+
+
+def _write_names(kb: KB, path: Path) -> None:
+    """Write all names in their order, with a row group per chunk: workers read any of them."""
+    schema = pa.schema([("entity", pa.int64()), ("name", pa.string())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for owner, names in kb.all_names(batch_rows=_CHUNK):
+            columns = {"entity": owner.astype(np.int64), "name": names}
+            writer.write_table(pa.table(columns, schema=schema), len(names))
 
 
 def _open_store(folder: Path, width: int) -> VectorStore:
@@ -183,7 +254,7 @@ class NeighbourIndex:
         """Read an index that `save` wrote."""
         folder = Path(folder)
         try:
-            stamp = json.loads((folder / _INDEX_STAMP).read_text("utf-8"))
+            stamp = read_json(folder / _INDEX_STAMP)
             kind, _, names = stamp["kind"], stamp["width"], stamp["names"]
         except (OSError, ValueError, TypeError, KeyError):
             raise PrixError(f"{folder} is not a complete index: build it again.") from None

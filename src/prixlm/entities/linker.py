@@ -6,20 +6,26 @@
 The first use encodes all names of the KB. The vectors and the index stay in the KB's folder.
 """
 
+import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from prixlm.decoding.batch import check_out
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import KINDS, build_vectors
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, write_rows
+from prixlm.files import disk_errors, open_workspace, partial_folder, write_rows
 from prixlm.kb.store import KB
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
+from prixlm.remote import local_copy
 from prixlm.types import Answer, Progress
 
 SCHEMA = pa.schema(
@@ -34,7 +40,8 @@ SCHEMA = pa.schema(
     ]
 )
 _PART = 4096
-"""Mentions that are encoded and looked up together."""
+"""Mentions that are encoded and looked up together: the most that a kill can lose."""
+_LINES = "mentions.parquet"
 
 
 class EntityLinker:
@@ -68,6 +75,7 @@ class EntityLinker:
         if not self.kb.num_entities:
             raise PrixError(f"{self.kb.folder} has no entities to link to.")
         warn_of_another_kb(self.encoder.model, self.kb)
+        self.kind = kind
         self._has_warned = False  # of mentions that a trimmed model reads unlike its base
         self.index = build_vectors(self.kb, self.encoder, progress=progress).index(kind)
 
@@ -96,6 +104,16 @@ class EntityLinker:
             for row, scores in zip(nearest.entity, nearest.score, strict=True)
         ]
 
+    def identity(self) -> dict[str, str]:
+        """Return what the answers depend on beside the KB."""
+        return {"encoder": self.encoder.fingerprint(), "kind": self.kind}
+
+    def recipe(self) -> "Callable[[], Linking] | None":
+        """Return a function that loads the same in another process; None without a folder."""
+        if self.encoder.folder is None:
+            return None
+        return partial(_load_linker, self.encoder.folder, self.kb, self.kind)
+
     def warn_of_reading(self, mentions: Sequence[str]) -> None:
         """Warn once of mentions that a trimmed model reads in other pieces than its base."""
         if not self._has_warned:
@@ -110,8 +128,20 @@ class Linking(Protocol):
     def link(self, mentions: Sequence[str], k: int, lang: str | None) -> list[list[Answer]]:
         """Return the best entities of each mention."""
 
+    def identity(self) -> dict[str, str]:
+        """Return what the answers depend on beside the KB."""
+
+    def recipe(self) -> "Callable[[], Linking] | None":
+        """Return a picklable function that loads the same elsewhere; None if nothing can."""
+
     def warn_of_reading(self, mentions: Sequence[str]) -> None:
         """Warn once of mentions that a trimmed model reads in other pieces than its base."""
+
+
+def _load_linker(encoder: Path, kb: KB, kind: str) -> EntityLinker:
+    linker = EntityLinker(encoder, kb, kind=kind)
+    linker._has_warned = True  # the driver has warned of the whole file
+    return linker
 
 
 def link_file(
@@ -121,24 +151,71 @@ def link_file(
     k: int = 5,
     lang: str | None = None,
     progress: Progress | None = None,
+    *,
+    engine: EngineConfig | None = None,
 ) -> dict[str, int]:
     """Link every line of a file; return the number of `mentions` and how many were `empty`.
 
-    The file `out` appears only when all lines are linked.
+    The file `out` appears only when all lines are linked. Finished parts lie in OUT.partial until
+    then; the same call resumes from them.
     """
     check_out(out)
     lines = read_mentions(mentions)
     linker.warn_of_reading(lines)  # with the share of the whole file
 
-    def tables() -> Iterator[pa.Table]:
-        for start in range(0, len(lines), _PART):
-            yield _link_lines(linker, lines[start : start + _PART], k, lang)
-            if progress is not None:
-                progress("link", min(start + _PART, len(lines)), len(lines))
-
-    with disk_errors(out):  # `out` takes its name when the last table is written
-        write_rows(tables(), SCHEMA, out)
+    stamp = {
+        "mentions": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+        "kb": linker.kb.fingerprint(),
+        "linker": linker.identity(),
+        "asked": [k, lang],
+    }
+    with disk_errors(out), open_workspace(partial_folder(out), stamp, out) as work:
+        rows = work.make(_LINES, partial(_write_lines, lines))
+        starts = range(0, len(lines), _PART)
+        shards = [
+            Shard(f"part-{index:07d}.parquet", index, min(_PART, len(lines) - start))
+            for index, start in enumerate(starts)
+        ]
+        recipe, shared = linker.recipe(), work.share(rows)
+        load = None if recipe is None else partial(_load_linking, recipe, shared, k, lang)
+        job = ShardJob("link", shards, load, _Linking(linker, rows, k, lang))
+        parts = make_parts(job, work, engine, progress)
+        write_rows((pq.read_table(part) for part in parts), SCHEMA, out, new=True)
+        work.remove()
     return {"mentions": len(lines), "empty": sum(not line for line in lines)}
+
+
+@dataclass(frozen=True)
+class _Linking:
+    """Links the lines of a part: what a worker has loaded."""
+
+    linker: Linking
+    lines: Path  # a row group for each part
+    k: int
+    lang: str | None
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        """The file, opened once: the list of its row groups may be long."""
+        return pq.ParquetFile(self.lines)
+
+    def __call__(self, index: int, path: Path) -> None:
+        """Link the lines of one part and write the answers as Parquet."""
+        lines = self._file.read_row_group(index)["mention"].to_pylist()
+        pq.write_table(_link_lines(self.linker, lines, self.k, self.lang), path)
+
+
+def _load_linking(make: Callable[[], Linking], lines: Path, k: int, lang: str | None) -> _Linking:
+    return _Linking(make(), local_copy(lines), k, lang)
+
+
+def _write_lines(lines: list[str], path: Path) -> None:
+    """Write the lines with a row group per part: workers read any of them."""
+    schema = pa.schema([("mention", pa.string())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, len(lines), _PART):
+            part = pa.table({"mention": lines[start : start + _PART]}, schema=schema)
+            writer.write_table(part, _PART)
 
 
 def read_mentions(mentions: Path) -> list[str]:

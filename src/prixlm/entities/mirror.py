@@ -31,10 +31,10 @@ from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.files import check_kind, disk_errors, locked, write_atomically
 from prixlm.kb.store import KB
+from prixlm.languages import frequent_words
 from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import Ragged, build_tokens
 from prixlm.lm.trim import check_reading, sample_names
-from prixlm.lm.words import frequent_words
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
 from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
 from prixlm.training.sampler import Links

@@ -45,8 +45,8 @@ from prixlm.files import (
     publish,
     seal,
 )
+from prixlm.kb.mapped import MappedTexts, TextWriter, map_column
 from prixlm.kb.store import KB, cache_folder
-from prixlm.mapped import MappedTexts, TextWriter, map_column
 from prixlm.romanise import reading_version, romanise
 from prixlm.types import Array, Progress
 

@@ -24,8 +24,8 @@ from prixlm.entities.index import mean_similarity
 from prixlm.entities.spelling import SPELLINGS, Spelling
 from prixlm.entities.vecmap import fit_mapping
 from prixlm.errors import PrixError
+from prixlm.languages import frequent_words
 from prixlm.lm.trim import check_reading
-from prixlm.lm.words import frequent_words
 from prixlm.metrics import Figures, figures
 from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.types import Array, Progress

@@ -9,13 +9,15 @@ relation. A `RankerResult` holds the figures of one ranker. It is saved as one J
 `reproduce lp` can resume, and is shown as `ResultTable`s.
 """
 
+import contextlib
 import dataclasses
 import json
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer
+from prixlm.decoding.reader import Reader
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.errors import PrixError
-from prixlm.files import check_pages, replacing, write_atomically
+from prixlm.files import (
+    Workspace,
+    check_pages,
+    open_workspace,
+    partial_folder,
+    replacing,
+    whole_folder,
+    write_atomically,
+)
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND, Figures, figures
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.fusion import Fusion
 from prixlm.rankers.heldout import SUBSETS, HeldOut, read_facts
-from prixlm.rankers.links import LinkRanker
-from prixlm.rankers.lm import ModelRanker
+from prixlm.rankers.links import LinkRanker, where_unstated
+from prixlm.rankers.lm import ModelRanker, ReadingRanker
 from prixlm.rankers.pykeen import load_baseline
-from prixlm.rankers.suite import UNTRAINED
+from prixlm.rankers.suite import NAMES, UNTRAINED
+from prixlm.remote import absolute
 from prixlm.reports.plots import plot_tables
 from prixlm.reports.tables import ResultTable, read_json, tables_from_json, tables_markdown
 from prixlm.types import Progress
+from prixlm.untrusted import guard_formula
 
 METRICS = {"hits_1": "Hits@1", "hits_3": "Hits@3", "hits_10": "Hits@10", "mrr": "MRR"}
 """Fields of `Figures` that are shown, and their titles."""
@@ -46,6 +60,11 @@ ALL = "all"
 """The subset of all facts."""
 _HITS = 10
 """Ranks that Hits@10 needs. A ranker whose ranks end here has no mean reciprocal rank."""
+_PART_FACTS = 2048
+"""Facts that one ranker ranks for a part."""
+_FUSION = "fusion"
+_FOLDERS = ("models", "graphs", "baselines", "readers")
+"""Fields of the config that name trained folders."""
 
 
 # Results: the figures of a ranker, and how they are saved and shown.
@@ -236,7 +255,7 @@ def _answer_lists(kb: KB, ranker: Ranker, facts: HeldOut, answers: int) -> dict[
     # Flat columns, the answers of one question after those of another.
     values = {
         "answer": pa.array(ranked.entity.astype(np.int32)),
-        "answer_name": pa.array(kb.names(ranked.entity.tolist())),
+        "answer_name": pa.array(kb.names(ranked.entity.tolist()), pa.string()),  # also if none
         "score": pa.array(ranked.score.astype(np.float64)),
     }
     if isinstance(ranker, LinkRanker):
@@ -291,7 +310,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return " | ".join(_cell(item) for item in value)
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return " ".join(text.split())  # a tab or an end of line in a name would be a column or a row
+    text = " ".join(text.split())  # a tab or an end of line in a name would be a column or a row
+    return guard_formula(text) if isinstance(value, str) else text
 
 
 def _column(subset: str) -> str:
@@ -299,6 +319,9 @@ def _column(subset: str) -> str:
 
 
 # Evaluation: all rankers of a command line.
+
+_OPTIONAL = tuple(key for key in UNTRAINED if key != "usual")
+"""Rankers without training that can be left out; the usual object is always a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,12 +331,15 @@ class EvaluateConfig:
     models: tuple[Path, ...] = ()  # folders of Prix-LMs
     graphs: tuple[Path, ...] = ()  # folders of graph embeddings
     baselines: tuple[Path, ...] = ()  # folders of PyKEEN models
+    readers: tuple[Path, ...] = ()  # folders of decoders that are asked in words
     fuse: bool = False  # also evaluate a fusion of all of them
+    without: tuple[str, ...] = ()  # rankers without training that are left out, by their keys
     langs: tuple[str, ...] | None = None  # None: all languages with facts in the split
     split: str = "test"  # test or valid
     most: int | None = None  # facts sampled per language; None: all
     search: str = "beam"  # of a Prix-LM: beam or exact
     by_name: bool = False  # a Prix-LM ranks names instead of entities
+    mask: str | None = None  # read a Prix-LM with another mask than its own, such as released
     relations: int = 0  # most frequent relations that get figures of their own
     answers: int = 10  # answers per fact that are written to the output folder
 
@@ -324,6 +350,9 @@ class EvaluateConfig:
             raise PrixError(f"--search {self.search}: expected beam or exact.")
         if (self.most is not None and self.most < 1) or self.relations < 0:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
+        unknown = [key for key in self.without if key not in _OPTIONAL]
+        if unknown:
+            raise PrixError(f"--without {', '.join(unknown)}: expected {', '.join(_OPTIONAL)}.")
         if self.fuse and self.split == "valid":
             raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
         if self.fuse and self.by_name:
@@ -371,12 +400,22 @@ def _relation_to_json(part: Figures, max_rank: int) -> dict[str, Any]:
 
 
 def evaluate_rankers(
-    kb: KB, config: EvaluateConfig, to: Path | None = None, progress: Progress | None = None
+    kb: KB,
+    config: EvaluateConfig,
+    to: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    engine: EngineConfig | None = None,
 ) -> Evaluation:
     """Rank the held-out facts of a KB with all rankers of a config.
 
     to: a folder for the table as Markdown, JSON and a picture, and all answers as Parquet and TSV.
+    engine: where the facts are ranked. With workers, finished parts lie in TO.partial, and the same
+    call resumes from them.
     """
+    in_parts = engine is not None and engine != EngineConfig()
+    if in_parts and to is None:
+        raise PrixError("--engine and --workers require --to: finished parts are kept beside it.")
     langs = config.langs or tuple(
         lang for lang in kb.languages if kb.num_triples(lang, config.split)
     )
@@ -386,28 +425,119 @@ def evaluate_rankers(
         )
     if to is not None:
         check_pages(to / "table.json", [to / "table.md"], lambda values: isinstance(values, dict))
-    rankers = _rankers(kb, config, progress)
     facts = [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
+    # Lists of answers cost a second search, so they are made only to be written.
+    answers = 0 if to is None else config.answers
     evaluation = Evaluation()
-    for ranker, how in rankers:
-        started = time.monotonic()
-        # Lists of answers cost a second search, so they are made only to be written.
-        answers = 0 if to is None else config.answers
-        table = rank_facts(kb, ranker, facts, answers=answers, beyond=ranker.max_rank)
-        seconds = time.monotonic() - started
-        by_language = figures_by_language(table, ranker.max_rank)
-        result = RankerResult(ranker.name, by_language, how, None, seconds, ranker.max_rank)
-        evaluation.results.append(result)
-        by_relation = figures_by_relation(table, ranker.max_rank)
-        if config.relations:
-            most_frequent = dict(list(by_relation.items())[: config.relations])
-            evaluation.relations[ranker.name] = most_frequent
+    with contextlib.ExitStack() as stack:
+        if in_parts and to is not None:
+            work = stack.enter_context(open_workspace(partial_folder(to), _stamp(kb, config)))
+            rankers = _rankers(kb, config, progress, work.folder / _FUSION)
+            tables = _rank_in_parts(kb, config, rankers, facts, work, engine, progress)
+        else:
+            rankers = _rankers(kb, config, progress)
+            tables = _rank_here(kb, rankers, facts, answers)
+        for (ranker, how), (table, seconds) in zip(rankers, tables, strict=True):
+            by_language = figures_by_language(table, ranker.max_rank)
+            result = RankerResult(ranker.name, by_language, how, None, seconds, ranker.max_rank)
+            evaluation.results.append(result)
+            by_relation = figures_by_relation(table, ranker.max_rank)
+            if config.relations:
+                most_frequent = dict(list(by_relation.items())[: config.relations])
+                evaluation.relations[ranker.name] = most_frequent
+            if to is not None:
+                _write_answers(to, result, table, by_relation)
         if to is not None:
-            _write_answers(to, result, table, by_relation)
-    if to is not None:
-        write_results(to, {"": evaluation.results})
-        plot_results(evaluation.results, to / "table.png")
+            write_results(to, {"": evaluation.results})
+            plot_results(evaluation.results, to / "table.png")
+        if in_parts:
+            work.remove()
     return evaluation
+
+
+def _rank_here(
+    kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut], answers: int
+) -> Iterator[tuple[pa.Table, float | None]]:
+    """Yield the ranks of each ranker, and the seconds that they took."""
+    for ranker, _ in rankers:
+        started = time.monotonic()
+        table = rank_facts(kb, ranker, facts, answers=answers, beyond=ranker.max_rank)
+        yield table, time.monotonic() - started
+
+
+def _rank_in_parts(
+    kb: KB,
+    config: EvaluateConfig,
+    rankers: Sequence[tuple[Ranker, str]],
+    facts: Sequence[HeldOut],
+    work: Workspace,
+    engine: EngineConfig | None,
+    progress: Progress | None,
+) -> Iterator[tuple[pa.Table, float | None]]:
+    """Yield the ranks of each ranker, found in workers; seconds of workers are not counted."""
+    shards: list[Shard] = []
+    owner: list[int] = []  # the ranker of each shard
+    for number in range(len(rankers)):
+        for language, part in enumerate(facts):
+            for start in range(0, len(part), _PART_FACTS):
+                rows = range(start, min(start + _PART_FACTS, len(part)))
+                name = f"part-{len(shards):07d}.parquet"
+                shards.append(Shard(name, (number, language, rows), len(rows)))
+                owner.append(number)
+    ranking = _Ranking(kb, config.answers, [ranker for ranker, _ in rankers], facts)
+    langs = tuple(part.queries.lang for part in facts)
+    folders = {name: tuple(map(absolute, getattr(config, name))) for name in _FOLDERS}
+    resolved = dataclasses.replace(
+        config,
+        langs=langs,
+        models=folders["models"],
+        graphs=folders["graphs"],
+        baselines=folders["baselines"],
+    )
+    load = partial(_load_ranking, kb, resolved, (work.folder / _FUSION).resolve())
+    paths = make_parts(ShardJob("rank", shards, load, ranking), work, engine, progress)
+    for number in range(len(rankers)):
+        tables = [
+            pq.read_table(path) for path, one in zip(paths, owner, strict=True) if one == number
+        ]
+        yield pa.concat_tables(tables), None
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """Ranks slices of the facts: what a worker has loaded."""
+
+    kb: KB
+    answers: int
+    rankers: Sequence[Ranker]
+    facts: Sequence[HeldOut]  # one language each
+
+    def __call__(self, value: tuple[int, int, range], path: Path) -> None:
+        """Write the ranks of some facts of a language by one ranker."""
+        number, language, rows = value
+        ranker, part = self.rankers[number], self.facts[language].select(np.asarray(rows))
+        table = rank_facts(self.kb, ranker, [part], answers=self.answers, beyond=ranker.max_rank)
+        pq.write_table(table, path)
+
+
+def _load_ranking(kb: KB, config: EvaluateConfig, fusion: Path) -> _Ranking:
+    """Load in a worker all rankers and facts; a fusion was fitted by the driver."""
+    rankers = [ranker for ranker, _ in _rankers(kb, config, None, fusion)]
+    facts = [read_facts(kb, lang, config.split, most=config.most) for lang in config.langs or ()]
+    return _Ranking(kb, config.answers, rankers, facts)
+
+
+def _stamp(kb: KB, config: EvaluateConfig) -> dict[str, Any]:
+    """Return everything that the parts depend on; trained folders by their files."""
+    folders = [folder for name in _FOLDERS for folder in getattr(config, name)]
+    files = [
+        (str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns)
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+    settings = {name: str(value) for name, value in dataclasses.asdict(config).items()}
+    return {"kb": kb.fingerprint(), "config": settings, "files": files, "part": _PART_FACTS}
 
 
 def _write_answers(
@@ -424,11 +554,16 @@ def _write_answers(
     write_atomically(to / "relations" / f"{name}.json", text + "\n")
 
 
-def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[tuple[Ranker, str]]:
-    """Return all rankers of a config, each with how its ranks are found."""
+def _rankers(
+    kb: KB, config: EvaluateConfig, progress: Progress | None, fusion: Path | None = None
+) -> list[tuple[Ranker, str]]:
+    """Return all rankers of a config, each with how its ranks are found.
+
+    fusion: a folder that the fusion is read from, or written to if it is not there yet.
+    """
     models = [
         ModelRanker(
-            Completer(folder, kb, progress),
+            Completer(folder, kb, progress, mask=config.mask),
             search=config.search,  # type: ignore[arg-type]  # the config refuses any other word
             by_name=config.by_name,
             name=f"Prix-LM {folder.name}",
@@ -441,18 +576,40 @@ def _rankers(kb: KB, config: EvaluateConfig, progress: Progress | None) -> list[
         for folder in config.graphs
     ]
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
-    untrained: dict[str, Ranker] = {key: make(kb, ("train",)) for key, make in UNTRAINED.items()}
+    others += [
+        ReadingRanker(kb, Reader(kb, folder), name=f"reader {folder.name}", progress=progress)
+        for folder in config.readers
+    ]
+    untrained: dict[str, Ranker] = {
+        key: make(kb, ("train",)) for key, make in UNTRAINED.items() if key not in config.without
+    }
     usual = untrained.pop("usual")  # the reference: it says nothing about a subject
-    together = [*untrained.values(), *models, *graphs, *others]
-    fused: list[Ranker] = [Fusion.fit(kb, together, langs=config.langs)] if config.fuse else []
-    rankers = _number_names([usual, *together, *fused])
+    trained = [*models, *graphs, *others]
+    rankers = [usual, *untrained.values(), *trained]
+    if config.fuse:
+        lookup = untrained.get("lookup") or UNTRAINED["lookup"](kb, ("train",))
+        for key in set(NAMES) & set(untrained):  # as in `make_suite`
+            untrained[key] = where_unstated(untrained[key], lookup)
+        rankers.append(_fuse(kb, [*untrained.values(), *trained], config, fusion))
+    rankers = _number_names(rankers)
     how = {ranker.name: describe_ranks(ranker.max_rank) for ranker in rankers}
     for model in models:
         remarks = ["by name"] if config.by_name else []
+        remarks += [] if config.mask is None else [f"mask {config.mask}"]
         remarks += [] if model.completer.is_of_this_kb else ["trained on another KB"]
         search = f"beam K = {model.beam}" if config.search == "beam" else "exact"
         how[model.name] = describe_ranks(model.max_rank, search, *remarks)
     return [(ranker, how[ranker.name]) for ranker in rankers]
+
+
+def _fuse(kb: KB, rankers: Sequence[Ranker], config: EvaluateConfig, folder: Path | None) -> Fusion:
+    """Fit a fusion of the rankers, or read it from a folder."""
+    if folder is None:
+        return Fusion.fit(kb, rankers, langs=config.langs)
+    if not folder.is_dir():
+        with whole_folder(folder) as temporary:
+            Fusion.fit(kb, rankers, langs=config.langs).save(temporary)
+    return Fusion.load(kb, rankers, folder)
 
 
 def _number_names(rankers: list[Ranker]) -> list[Ranker]:

@@ -5,13 +5,14 @@
     tables, results = evaluate_probing({"model": model}, {"en": prompts})
 
 The model reads `<s> prompt </s>` in both directions and predicts at the mask itself (no shift).
-There are two protocols:
+A decoder has no mask: it reads what is before the blank and continues it. There are two protocols:
 
 - the paper's: only answers that are one piece of the vocabulary are asked for. The best-scoring
   word at the mask is the model's answer. A word is a piece that starts a word and is neither
   punctuation nor a stop word (`stopwordsiso`).
 - candidate ranking (BMLAMA's own): every prompt has a list of candidates. A candidate of n pieces
-  is scored with n masks, as the mean log-probability of its pieces.
+  is scored with n masks, as the mean log-probability of its pieces. A decoder scores it as the
+  log-probability of the candidate and of the rest of the sentence.
 
 A model that has never seen a sentence (`compact`) knows names and facts, not prompts. Its figures
 show how much of that knowledge survives when it is asked in words. They say nothing about the
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prixlm.decoding.incremental import Stepper, score_continuations
 from prixlm.entities.encoder import load_model
 from prixlm.errors import PrixError
 from prixlm.lm.encoding import Batch
@@ -55,6 +57,8 @@ _TOKENS = 1 << 13
 """Most padded tokens in one pass."""
 _LOGITS = 1 << 26
 """Most scores in one pass: each mask has one for every piece of the vocabulary."""
+_PROMPTS = 16
+"""Prompts that a decoder reads at once."""
 _COLUMNS = ["Prompt", "Ans", "Candidate Ans", "Subject"]
 _TEMPLATE = ("relation", "template")
 
@@ -218,7 +222,7 @@ class Probed:
 def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
     """Ask a model the prompts of a language by both protocols."""
     asked = prompts.prompts
-    probing = _Probing(model, lang)
+    probing = _Continuing(model, lang) if model.kind.is_decoder else _Probing(model, lang)
     probing.check(asked)
     problems = Counter(prompts.problems)
     # The paper's protocol asks only for answers of one piece; both need the prompt to fit.
@@ -259,20 +263,21 @@ class _Probing:
     def __init__(self, model: PrixLM, lang: str) -> None:
         self.model, self.lang = model.eval(), lang
         self.tokenizer = model.encoder.tokenizer
-        masks = [self.tokenizer.token_to_id(token) for token in ("<mask>", "[MASK]")]
-        known = [mask for mask in masks if mask is not None]
-        if not known:
-            raise PrixError("the model's tokenizer has no mask: it cannot be probed.")
+        self.mask = self._find_mask()
         if model.settings.reading != "script":
             raise PrixError(
                 f"the model reads names {model.settings.reading}, and prompts are in their script: "
                 "probe a model of `prixlm pretrain --reading script`."
             )
-        self.mask = known[0]
-        base = model.encoder.base
-        self.start, self.end, self.padding = (
-            model.encoder.id(token) for token in (base.start, base.separator, base.padding)
-        )
+        self.start, self.end = model.encoder.start, model.encoder.id(model.encoder.base.end)
+        self.padding = model.encoder.padding
+
+    def _find_mask(self) -> int:
+        masks = [self.tokenizer.token_to_id(token) for token in ("<mask>", "[MASK]", "<|mask|>")]
+        known = [mask for mask in masks if mask is not None]
+        if not known:
+            raise PrixError("the model's tokenizer has no mask: it cannot be probed.")
+        return int(known[0])
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse a vocabulary that was trimmed without the pieces that the prompts need."""
@@ -288,7 +293,10 @@ class _Probing:
 
     def word(self, piece: int) -> str:
         """Return a piece as text."""
-        return (self.tokenizer.id_to_token(int(piece)) or "").removeprefix("▁")
+        text = self.tokenizer.id_to_token(int(piece)) or ""
+        if text.startswith("Ġ"):  # pieces of bytes are not text
+            return str(self.tokenizer.decode([int(piece)])).strip()
+        return text.removeprefix("▁")
 
     def words(self) -> Array:
         """Return (V,) which pieces may be an answer: starts of words that are not stop words."""
@@ -299,12 +307,12 @@ class _Probing:
             logger.warning("no stop words are known for %s: none are left out", self.lang)
         special = set(self.tokenizer.get_added_tokens_decoder())
         vocabulary = self.tokenizer.get_vocab()
-        # XLM-R marks pieces that start a word with ▁, mBERT marks all others with ##.
-        marks_start = any(piece.startswith("▁") for piece in vocabulary)
-        allowed = np.zeros(len(self.model.decoder()[1]), bool)
+        # XLM-R marks pieces that start a word with ▁, Llama with Ġ; mBERT marks all others with ##.
+        mark = next((m for m in ("▁", "Ġ") if any(p.startswith(m) for p in vocabulary)), "")
+        allowed = np.zeros(len(self.model.decoder()[0]), bool)
         for piece, number in vocabulary.items():
-            starts = piece.startswith("▁") if marks_start else not piece.startswith("##")
-            word = piece.removeprefix("▁")
+            starts = piece.startswith(mark) if mark else not piece.startswith("##")
+            word = self.word(number) if starts else ""
             is_word = any(unicodedata.category(letter)[0] in "LN" for letter in word)
             if starts and is_word and number not in special and word.casefold() not in stops:
                 allowed[number] = True
@@ -357,7 +365,7 @@ class _Probing:
         # The parts around the blank are encoded apart: a tokenizer might join them otherwise.
         start, rest = text.split(BLANK)
         before, after = self.encode([start.rstrip(), rest])  # a mask takes the space before it
-        return [self.start, *before, *[self.mask] * masks, *after, self.end]
+        return [*self.start, *before, *[self.mask] * masks, *after, self.end]
 
     @torch.inference_mode()
     def mask_scores(self, inputs: Sequence[list[int]]) -> Iterator[tuple[Array, torch.Tensor]]:
@@ -378,12 +386,87 @@ class _Probing:
         """Yield rows of similar length whose masks have at most `_LOGITS` scores."""
         masks = np.array([row.count(self.mask) for row in inputs], np.int64)
         # Masks whose scores of the whole vocabulary fit into one pass.
-        most = max(1, _LOGITS // len(self.model.decoder()[1]))
+        most = max(1, _LOGITS // len(self.model.decoder()[0]))
         for rows in cut_batches(lengths, _TOKENS):
             rows = np.sort(rows)
             # The pass of each row: cut where the running number of masks passes a multiple.
             number = (np.cumsum(masks[rows]) - 1) // most
             yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1)
+
+
+class _Continuing(_Probing):
+    """A decoder asked in one language: it reads what is before the blank."""
+
+    def __init__(self, model: PrixLM, lang: str) -> None:
+        super().__init__(model, lang)
+        # A word in the middle of a sentence comes after a space, which most tokenizers of decoders
+        # keep with the word.
+        [ids] = encode_names(self.tokenizer, ["x"])
+        adds_space = (self.tokenizer.id_to_token(ids[0]) or "").startswith(("▁", "Ġ"))
+        self.space = "" if adds_space else " "
+
+    def _find_mask(self) -> int:
+        return -1  # it needs none
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the pieces of texts as they are after a space."""
+        rows = encode_names(self.tokenizer, [self.space + text for text in texts])
+        return [ids if text else [] for ids, text in zip(rows, texts, strict=True)]
+
+    def split(self, text: str) -> tuple[list[int], list[int]]:
+        """Return the pieces before and after the blank of a prompt."""
+        start, rest = text.split(BLANK)
+        before, after = encode_names(self.tokenizer, [start.rstrip(), rest])
+        return [*self.start, *before], after
+
+    def fits(self, prompts: Sequence[Prompt], candidates: "_Candidates") -> Array:
+        """Return (prompts,) whether a prompt has room for its longest candidate."""
+        fit = []
+        for row, prompt in enumerate(prompts):
+            before, after = self.split(prompt.text)
+            longest = max([1, *candidates.sizes(row)])
+            # A prompt that begins with its blank has nothing to continue, if there is no <bos>.
+            fit.append(bool(before) and len(before + after) + longest <= self.model.max_length)
+        return np.array(fit, bool)
+
+    def best_words(self, texts: Sequence[str], words: Array) -> Array:
+        """Return the most probable next word of each prompt, as its piece."""
+        inputs = [self.split(text)[0] for text in texts]
+        best = np.zeros(len(texts), np.int64)
+        banned = np.flatnonzero(~words)
+        for start in range(0, len(inputs), _PROMPTS):
+            stepper = Stepper(self.model, inputs[start : start + _PROMPTS], 1)
+            # The end of a name is always returned, too, and is never a word: take the best other.
+            pieces, scores = stepper.best_first(2, banned)
+            scores = np.where(words[pieces], scores, -np.inf)
+            best[start : start + len(pieces)] = pieces[np.arange(len(pieces)), scores.argmax(1)]
+        return best
+
+    def rank_candidates(
+        self, prompts: Sequence[Prompt], candidates: "_Candidates", fits: Array
+    ) -> dict[int, bool]:
+        """Return whether the answer is the best of a prompt's candidates, by prompt."""
+        asked = [row for row in range(len(prompts)) if candidates.is_asked[row] and fits[row]]
+        found: dict[int, bool] = {}
+        for start in range(0, len(asked), _PROMPTS):
+            rows = asked[start : start + _PROMPTS]
+            texts = [self.split(prompts[row].text) for row in rows]
+            owner, tokens, is_answer = [], [], []
+            for index, row in enumerate(rows):
+                for size in candidates.sizes(row):
+                    pieces, right = candidates.of_size(row, size)
+                    tokens += [[*ids, *texts[index][1]] for ids in pieces.tolist()]
+                    owner += [index] * len(pieces)
+                    is_answer += right.tolist()
+            scores = score_continuations(
+                self.model, [before for before, _ in texts], np.array(owner), tokens
+            )
+            right, own = np.array(is_answer, bool), np.array(owner)
+            for index, row in enumerate(rows):
+                mine = own == index
+                others = scores[mine & ~right].max(initial=-np.inf)
+                found[row] = bool(scores[mine & right].max(initial=-np.inf) > others)
+        return found
 
 
 class _Candidates:

@@ -38,7 +38,7 @@ from prixlm.evaluation.link_prediction import (
     write_results,
 )
 from prixlm.evaluation.trained import TrainedModels, check_stamp, single_settings
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.kb.split import SplitConfig, split_kb, unseen_triples
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
@@ -257,7 +257,7 @@ class Reproduction:
         """Return Hits@10 by language at every checkpoint of All (the paper's figure)."""
         path = self.to / "checkpoints.json"
         if path.exists():
-            saved: dict[str, list[tuple[int, float]]] = json.loads(path.read_text("utf-8"))
+            saved: dict[str, list[tuple[int, float]]] = read_json(path)
             return saved
         run = self.models.prix_lm("all", self._settings("all", None))
         most = self.config.curve_facts

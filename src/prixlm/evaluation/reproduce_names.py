@@ -44,7 +44,7 @@ from prixlm.evaluation.entity_linking import (
 from prixlm.evaluation.lexicons import Dictionaries, evaluate_lexicons
 from prixlm.evaluation.probing import CANDIDATE_RANKING, Prompts, evaluate_probing
 from prixlm.evaluation.trained import Run, TrainedModels, check_stamp, single_settings
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.kb.split import SplitConfig, split_kb
 from prixlm.kb.store import KB
 from prixlm.reports.plots import plot_curves
@@ -182,7 +182,7 @@ class NamesTable:
                 for column, value in self.measure(run.at_step(step)).items():
                     points.setdefault(column, []).append((step, 100 * value))
             write_atomically(path, json.dumps(points, indent=1) + "\n")
-        curves = json.loads(path.read_text("utf-8"))
+        curves = read_json(path)
         ylabel, title = f"{self.metric} (%)", f"{self.title} over checkpoints"
         plot_curves(curves, path.with_suffix(".png"), ylabel, title)
 

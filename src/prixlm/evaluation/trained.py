@@ -24,7 +24,7 @@ from prixlm.config import differing
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.mirror import MirrorConfig, mirror
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.kb.store import KB
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import ComplEx, GraphConfig, GraphRanker, train_graph
@@ -108,7 +108,7 @@ class TrainedModels:
         path = folder / "baseline.json"  # written last
         if not path.exists():
             train_baseline(self.kb, folder, config, lang, self.progress)
-        seconds = float(json.loads(path.read_text("utf-8"))["seconds"])
+        seconds = float(read_json(path)["seconds"])
         return load_baseline(self.kb, folder), seconds
 
     def fusion(
@@ -136,7 +136,7 @@ def check_stamp(path: Path, stamp: Mapping[str, Any], made: Path) -> None:
     """
     values = json.loads(json.dumps(stamp))  # tuples become lists, as in the file
     if path.exists():
-        saved = _known(json.loads(path.read_text("utf-8")), values)
+        saved = _known(read_json(path), values)
         names = ", ".join(differing(saved, values))
         if names:
             raise PrixError(f"{made} was made with other {names}: name another folder.")

@@ -25,6 +25,7 @@ in one language; a key named in several languages is one concept. No row is lost
 parser reads is staged, rejected (it is malformed) or filtered (it is valid but not wanted).
 """
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from prixlm.types import Array
+from prixlm.untrusted import printable
 
 _TEXT, _LINE = pa.string(), pa.int64()
 _NAMES = {
@@ -74,6 +76,8 @@ STAGED = {
 }
 """The tables that parsers stage rows in; keys are still the source's own."""
 
+_RELATION_COLUMNS = {"facts": ["relation"], "relations": ["key", "name"]}
+"""Where staged tables have the keys and names of relations."""
 LABEL, VARIANT, ALIAS, REDIRECTED, FROM_KEY = 0, 1, 2, 10, 20
 """Ranks of names: a label, a label in a variant of the language, an alias; 10 is added to a name
 that came through a redirect; 20 is a name made from the key because there is no other."""
@@ -150,7 +154,7 @@ class Parsed:
         """Count one malformed row, and keep it as a sample if its reason has few so far."""
         self.rejected[reason] += 1
         if self.rejected[reason] <= NUM_SAMPLES:
-            self.samples.append(Reject(reason, self.source, line, printable(text)))
+            self.samples.append(Reject(reason, self.source, line, as_sample(text)))
 
     def reject_rows(
         self, reason: str, bad: Array, lines: Array, text: Callable[[int], str]
@@ -171,6 +175,31 @@ class Parsed:
         """Filter all staged descriptions."""
         dropped = self.tables.pop("descriptions", [])
         self.filter("description not asked for", sum(batch.num_rows for batch in dropped))
+
+    def clean_relations(self) -> None:
+        """Put the keys and names of relations on one line, as the names of entities are.
+
+        Rows whose relation is nothing but white space and controls are rejected.
+        """
+        for table, columns in _RELATION_COLUMNS.items():
+            for place, batch in enumerate(self.tables.get(table, ())):
+                self.tables[table][place] = self._with_clean(batch, columns)
+
+    def _with_clean(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+        for name in columns:
+            # There are few relations and many facts: each distinct key is cleaned once.
+            encoded = batch.column(name).dictionary_encode()
+            cleaned = clean_names(encoded.dictionary)
+            if cleaned.equals(encoded.dictionary):
+                continue
+            position = batch.schema.get_field_index(name)
+            before, values = batch.column(name), cleaned.take(encoded.indices)
+            batch = batch.set_column(position, batch.schema.field(position), values)
+            empty = np.asarray(pc.fill_null(pc.equal(values, ""), False))
+            lines = np.asarray(batch.column("line"))
+            self.reject_rows("empty name", empty, lines, functools.partial(_text_of, before))
+            batch = batch.filter(pa.array(~empty))
+        return batch
 
     def reject_long(self, limits: Limits) -> None:
         """Reject the staged rows with a name, key or description beyond the limits."""
@@ -264,6 +293,7 @@ class LimitedParser:
         parsed = self.parser(chunk)
         if not self.descriptions:
             parsed.drop_descriptions()
+        parsed.clean_relations()
         parsed.reject_long(self.limits)
         return parsed
 
@@ -276,7 +306,8 @@ def name_from_key(key: str) -> str:
     local = unquote(re.split(r"[/#]", key.rstrip("/#"))[-1]).replace("_", " ")
     local = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", local)
     local = re.sub(r"\b[A-Z][a-z]+\b", lambda word: word.group().lower(), local)
-    return local.strip() or key
+    # Percent-encoded controls are decoded only here: the name is cleaned as a name of a source is.
+    return clean_names(pa.array([local], pa.string()))[0].as_py() or key
 
 
 def file_sources(paths: Sequence[Path]) -> list[Source]:
@@ -322,12 +353,16 @@ def map_unique(values: pa.Array, function: Callable[[str], str | None]) -> pa.Ar
     return pa.array(mapped, pa.string()).take(encoded.indices)
 
 
-def printable(text: str | bytes, limit: int = SAMPLE_CHARS) -> str:
-    """Return `text` on one line for a rejects file: control characters escaped, cut at `limit`."""
+def as_sample(text: str | bytes, limit: int = SAMPLE_CHARS) -> str:
+    """Return `text` on one line for a rejects file, cut at `limit`."""
     if isinstance(text, bytes):
         text = text[: 4 * limit].decode("utf-8", "backslashreplace")
     text = text[:limit] + ("…" if len(text) > limit else "")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(text)
+
+
+def _text_of(column: pa.Array, row: int) -> str:
+    return str(column[row].as_py())
 
 
 def _column(values: object, kind: pa.DataType) -> pa.Array:

@@ -8,7 +8,7 @@ Nothing is written here; `run.py` carries a plan out.
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from typing import Any, Literal
 from prixlm.errors import PrixError
 from prixlm.importers.dbp5l import DBP5L
 from prixlm.importers.dbpedia import DBPEDIA
-from prixlm.importers.format import Format, LimitedParser, Limits, Parser, Source
+from prixlm.importers.format import Chunk, Format, LimitedParser, Limits, Parser, Source
 from prixlm.importers.rdf import RDF
 from prixlm.importers.stage import parse_chunk
 from prixlm.importers.streams import CHUNK_BYTES
@@ -50,6 +50,10 @@ class Plan:
     licence: str
     limits: Limits
     descriptions: bool = True
+
+    def chunks(self, index: int) -> Iterator[Chunk]:
+        """Yield the chunks of a source."""
+        return self.format.chunks(self.sources[index], index)
 
     def parser(self, index: int) -> Parser:
         """Return the parser of a source, within the limits of the import."""

@@ -2,18 +2,20 @@
 
     kb = import_kb(["labels_lang=fi.ttl.bz2", "mappingbased-objects_lang=fi.ttl.bz2"], "fi")
 
-Sources are cut into chunks, parsed in parallel and staged as Parquet parts in `FOLDER.partial`
-(`stage.py`). The parts are joined into the tables of a KB (`join.py`), and the finished folder is
-renamed into place. A killed import leaves no half KB: run again, it resumes after the last finished
-part, and the result is the same, byte for byte.
+Sources are cut into chunks, parsed in parallel, here or by the workers of an engine, and staged as
+Parquet parts in `FOLDER.partial` (`stage.py`). The parts are joined into the tables of a KB
+(`join.py`), and the finished folder is renamed into place. A killed import leaves no half KB: run
+again, it resumes after the last finished part, and the result is the same, byte for byte.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
 from prixlm.errors import PrixError
 from prixlm.files import (
     Workspace,
@@ -28,9 +30,17 @@ from prixlm.importers import stage, streams
 from prixlm.importers.format import Account, Chunk, Limits
 from prixlm.importers.join import Joins
 from prixlm.importers.plan import Langs, Plan, plan_import, source_size
-from prixlm.importers.stage import first_samples, parsing, stage_source
+from prixlm.importers.stage import (
+    PartMaker,
+    first_samples,
+    parsing,
+    part_name,
+    read_account,
+    stage_source,
+)
 from prixlm.kb.store import FORMAT, KB, Manifest
 from prixlm.types import Progress
+from prixlm.untrusted import guard_formula, printable
 
 
 def import_kb(
@@ -48,6 +58,7 @@ def import_kb(
     overwrite: bool = False,
     strict: bool = False,
     memory: str = "1GiB",
+    engine: EngineConfig | None = None,
     progress: Progress | None = None,
 ) -> KB:
     """Read dumps into a new KB folder `to`.
@@ -61,6 +72,7 @@ def import_kb(
     descriptions: keep the descriptions of entities; those of more than 2,000 characters never are.
     strict: stop at the first malformed row.
     memory: what the joins may use; larger ones spill to disk.
+    engine: where the sources are parsed; the joins run in this process.
 
     Example:
         >>> langs = ["en", "et"]
@@ -71,29 +83,38 @@ def import_kb(
         >>> kb.num_triples()
         13
     """
-    to = Path(to)
+    to, paths = Path(to), [Path(source) for source in sources]
     report = progress or (lambda _stage, _done, _total: None)
-    plan = plan_import(
-        sources,
-        format=format,
-        langs=langs,
-        max_triples=max_triples,
-        seed=seed,
-        licence=licence,
-        max_name=max_name,
-        max_line=max_line,
-        descriptions=descriptions,
-    )
+    options: dict[str, Any] = {
+        "format": format,
+        "langs": langs,
+        "max_triples": max_triples,
+        "seed": seed,
+        "licence": licence,
+        "max_name": max_name,
+        "max_line": max_line,
+        "descriptions": descriptions,
+    }
+    plan = plan_import(paths, **options)
     files = [source.path for source in plan.sources if source.path.exists()]
     work_folder = check_target(to, files, overwrite, FORMAT)
     # Hashing a large dump takes minutes: refuse a second import of the folder before it.
     with disk_errors(work_folder), locked(work_folder):
         described = _describe(plan, report)
     # Staged parts depend on the sources and options, and on how chunks are cut and grouped.
-    stamp = {**described, "chunk_bytes": streams.CHUNK_BYTES, "part_chunks": stage.PART_CHUNKS}
+    stamp = {
+        **described,
+        "chunk_bytes": streams.CHUNK_BYTES,
+        "part_chunks": stage.PART_CHUNKS,
+        "parts": "folders",
+    }
     with open_workspace(work_folder, stamp) as work:
         try:
-            account = _stage(plan, work, strict, report)
+            if engine is None or engine == EngineConfig():
+                account = _stage(plan, work, strict, report)
+            else:
+                load = partial(_load_parsing, [path.resolve() for path in paths], options)
+                account = _stage_in_workers(plan, load, work, engine, strict, progress)
             joins = _join(plan, work, account, memory, report)
             if strict:
                 _refuse_rejects(plan, account)
@@ -148,7 +169,7 @@ def _stage(plan: Plan, work: Workspace, strict: bool, report: Progress) -> Accou
     with parsing(total, plan.format.in_processes) as parse:
         for index, source in enumerate(plan.sources):
             parser = plan.parser(index)
-            chunks = _reporting(plan.format.chunks(source, index), report, done, total)
+            chunks = _reporting(plan.chunks(index), report, done, total)
             for part in stage_source(index, parser, chunks, work, parse):
                 account.add(part.read, part.rejected, part.filtered, part.samples)
                 account.samples = first_samples(account.samples)
@@ -157,6 +178,40 @@ def _stage(plan: Plan, work: Workspace, strict: bool, report: Progress) -> Accou
             done += source_size(source)
             report("read", done, total)
     return account
+
+
+def _stage_in_workers(
+    plan: Plan,
+    load: Callable[[], PartMaker],
+    work: Workspace,
+    engine: EngineConfig,
+    strict: bool,
+    progress: Progress | None,
+) -> Account:
+    """Parse every source into the same parts by the workers of an engine."""
+    shards = []
+    for index in range(len(plan.sources)):
+        # Only reading tells how many chunks a source has; each is a whole number of lines.
+        num_chunks = sum(1 for _ in plan.chunks(index))
+        for number in range(-(-num_chunks // stage.PART_CHUNKS)):
+            shards.append(Shard(part_name(index, number), (index, number)))
+        if progress is not None:
+            progress("count", index + 1, len(plan.sources))
+    job = ShardJob("parse", shards, load, PartMaker(plan.chunks, plan.parser))
+    account = Account()
+    for folder in make_parts(job, work, engine, progress):
+        part = read_account(folder)
+        account.add(part.read, part.rejected, part.filtered, part.samples)
+        account.samples = first_samples(account.samples)
+    if strict:
+        _refuse_rejects(plan, account)
+    return account
+
+
+def _load_parsing(sources: list[Path], options: dict[str, Any]) -> PartMaker:
+    """Make the plan again in a worker: formats hold functions that cannot be sent."""
+    plan = plan_import(sources, **options)
+    return PartMaker(plan.chunks, plan.parser)
 
 
 def _reporting(chunks: Iterator[Chunk], report: Progress, done: int, total: int) -> Iterator[Chunk]:
@@ -219,7 +274,14 @@ def _finish(plan: Plan, described: dict[str, Any], joins: Joins) -> None:
     # Samples of parsing and of the joins together, again at most NUM_SAMPLES of a reason.
     rows = ["reason\tsource\tline\ttext"]
     rows += [
-        f"{sample.reason}\t{plan.sources[sample.source].name}\t{sample.line}\t{sample.text}"
+        "\t".join(
+            (
+                sample.reason,
+                guard_formula(printable(plan.sources[sample.source].name)),
+                str(sample.line),
+                guard_formula(sample.text),
+            )
+        )
         for sample in first_samples(joins.account.samples)
     ]
     write_atomically(joins.out / "rejects.tsv", "\n".join(rows) + "\n")

@@ -1,17 +1,18 @@
 """Staging: sources are parsed in parallel into Parquet parts, which are then read as SQL tables.
 
-A part holds a fixed number of chunks of one source: a Parquet file for each staged table, and a
-JSON file with the account of its rows. The JSON file is written last, so an interrupted import
-resumes after the last part that has one. A staged row keeps its origin in one integer, `pos`: the
-source in the upper bits, the line in the lower ones.
+A part holds a fixed number of chunks of one source. It is a folder with a Parquet file for each
+staged table, and a JSON file with the account of its rows. A folder that has its name is whole, so
+an interrupted import resumes after the last one. A staged row keeps its origin in one integer,
+`pos`: the source in the upper bits, the line in the lower ones.
+
+Parts are made here, from one stream of chunks that are parsed in parallel (`stage_source`), or by
+the workers of an engine (`PartMaker`), each of which reads past the chunks of the others' parts.
+Reading is many times as fast as parsing.
 """
 
 import itertools
 import json
 import multiprocessing
-import multiprocessing.connection
-import os
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -25,8 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from prixlm.engine.local import end_with_parent
 from prixlm.errors import PrixError
-from prixlm.files import Workspace, open_database, quote_path, replacing
+from prixlm.files import Workspace, open_database, quote_path, read_json, whole_folder
 from prixlm.importers.format import (
     NUM_SAMPLES,
     STAGED,
@@ -35,13 +37,14 @@ from prixlm.importers.format import (
     Parsed,
     Parser,
     Reject,
-    printable,
+    as_sample,
 )
 from prixlm.threads import usable_cores
 
 PART_CHUNKS = 64
 BATCH_ROWS = 1 << 17
 _LINE_BITS = 40
+_ACCOUNT = "account.json"
 _INLINE_BYTES = 32 << 20  # smaller imports are parsed here: starting workers takes longer
 
 Parse = Callable[[Parser, Iterable[Chunk]], Iterator[Parsed]]
@@ -57,11 +60,48 @@ def stage_source(
             return
         # Chunks end where the bytes say, so a part holds the same lines in every attempt.
         group = itertools.chain([first], itertools.islice(chunks, PART_CHUNKS - 1))
-        prefix = work.folder / f"{index:05d}-{number:06d}"
-        write = partial(_write_part, prefix, parse(parser, group))
-        done = work.make(f"{prefix.name}.json", write)
+        part = work.folder / part_name(index, number)
+        if not part.is_dir():
+            with whole_folder(part) as temporary:
+                _write_part(temporary, parse(parser, group))
         deque(group, maxlen=0)  # of a finished part: skip its chunks
-        yield _read_account(done)
+        yield read_account(part)
+
+
+def part_name(source: int, number: int) -> str:
+    """Return the name of a part; `StagedTables` looks for names of this form."""
+    return f"{source:05d}-{number:06d}"
+
+
+class PartMaker:
+    """Makes any part of any source: what a worker of an engine has loaded.
+
+    It keeps its place in the last source, since a worker gets parts in ascending order.
+    """
+
+    def __init__(
+        self, chunks: Callable[[int], Iterator[Chunk]], parser: Callable[[int], Parser]
+    ) -> None:
+        """chunks, parser: those of a source, by its number."""
+        self._chunks_of, self._parser_of = chunks, parser
+        self._source = -1
+        self._next = 0  # the part that `_chunks` is at
+        self._chunks: Iterator[Chunk] = iter(())
+
+    def __call__(self, value: tuple[int, int], path: Path) -> None:
+        """Write a part, given by its source and number, as a folder."""
+        source, number = value
+        if source != self._source or number < self._next:
+            self._chunks = self._chunks_of(source)
+            self._source, self._next = source, 0
+        skipped = (number - self._next) * PART_CHUNKS
+        deque(itertools.islice(self._chunks, skipped), maxlen=0)
+        group = itertools.islice(self._chunks, PART_CHUNKS)
+        self._source = -1  # if parsing fails, the place is lost
+        parser = self._parser_of(source)
+        path.mkdir()
+        _write_part(path, (parse_chunk(parser, chunk) for chunk in group))
+        self._source, self._next = source, number + 1
 
 
 @contextmanager
@@ -123,18 +163,11 @@ def _parse_ahead(
 def _start_worker() -> None:
     """Limit a worker process to one thread, and end it when its parent ends in any way."""
     pa.set_cpu_count(1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch(sentinel: int = parent.sentinel) -> None:
-        multiprocessing.connection.wait([sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with_parent()
 
 
-def _write_part(prefix: Path, results: Iterable[Parsed], done: Path) -> None:
-    """Write the tables of a part, then its account to `done`."""
+def _write_part(folder: Path, results: Iterable[Parsed]) -> None:
+    """Write the tables of a part and its account."""
     account = Account()
     with ExitStack() as stack:
         # A table is opened with its first row: most parts have rows of one or two tables.
@@ -142,7 +175,7 @@ def _write_part(prefix: Path, results: Iterable[Parsed], done: Path) -> None:
         for parsed in results:
             for table, batches in parsed.tables.items():
                 if table not in writers:
-                    path = stack.enter_context(replacing(Path(f"{prefix}-{table}.parquet")))
+                    path = folder / f"{table}.parquet"
                     writers[table] = stack.enter_context(_open_writer(path, table))
                 for batch in batches:
                     writers[table].write_batch(_with_position(batch, parsed.source))
@@ -153,7 +186,7 @@ def _write_part(prefix: Path, results: Iterable[Parsed], done: Path) -> None:
         "filtered": account.filtered,
         "samples": account.samples,
     }
-    done.write_text(json.dumps(values, ensure_ascii=False), "utf-8")
+    (folder / _ACCOUNT).write_text(json.dumps(values, ensure_ascii=False), "utf-8")
 
 
 def _open_writer(path: Path, table: str) -> pq.ParquetWriter:
@@ -177,8 +210,9 @@ def _with_position(batch: pa.RecordBatch, source: int) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=_positioned(batch.schema))
 
 
-def _read_account(path: Path) -> Account:
-    values = json.loads(path.read_text("utf-8"))
+def read_account(part: Path) -> Account:
+    """Return the account of the rows of a part."""
+    values = read_json(part / _ACCOUNT)
     account = Account()
     samples = [Reject(*sample) for sample in values["samples"]]
     account.add(values["read"], Counter(values["rejected"]), Counter(values["filtered"]), samples)
@@ -208,7 +242,8 @@ class StagedTables:
         self._db = open_database(folder, memory)
         # A staged table without rows has no file, but the joins read all tables.
         for table, schema in STAGED.items():
-            files = sorted(parts.glob(f"*-{table}.parquet"))
+            # Folders with longer names are temporary ones, left by a kill.
+            files = sorted(parts.glob(f"{'?' * 5}-{'?' * 6}/{table}.parquet"))
             if not files:
                 files = [folder / f"no-{table}.parquet"]
                 pq.write_table(_positioned(schema).empty_table(), files[0])
@@ -256,7 +291,7 @@ class StagedTables:
         self.run("DROP TABLE sampled")
         for pos, text in shown:
             source, line = pos >> _LINE_BITS, pos & ((1 << _LINE_BITS) - 1)
-            self._account.samples.append(Reject(reason, source, line, printable(text)))
+            self._account.samples.append(Reject(reason, source, line, as_sample(text)))
         return number
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ archive that expands beyond all measure. A line beyond the source's limit is ski
 import bz2
 import contextlib
 import gzip
+import io
 import lzma
 import zipfile
 import zlib
@@ -28,7 +29,13 @@ MAX_EXPANSION = 1000
 FREE_EXPANSION = 1 << 30
 """An archive may expand to this many times its size; this many bytes are allowed in any case. Dumps
 expand 5 to 100 times, a bomb a million times."""
+XZ_MEMORY = 256 << 20
+"""Bytes that the dictionary of an .xz archive may take: `xz -9` asks for 64 MiB, a bomb for 4 GiB.
+(zstd's own limit is 128 MiB; gz and bz2 need less than 4.)"""
 _SMALL_READ = 1 << 16
+_PARALLEL_BYTES = 1 << 20
+"""Smallest bz2 file that is read in several threads. They hold blocks ahead, which of a bomb expand
+to hundreds of MiB; bombs are small."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _DAMAGE = (
     EOFError,
@@ -130,12 +137,12 @@ class SourceReader:
         match self._suffix:
             case ".gz":
                 return gzip.GzipFile(fileobj=raw)
-            case ".bz2" if cores >= 2:
+            case ".bz2" if cores >= 2 and self._path.stat().st_size >= _PARALLEL_BYTES:
                 return rapidgzip.IndexedBzip2File(str(self._path), parallelization=cores)
             case ".bz2":
                 return bz2.BZ2File(raw)
             case ".xz":
-                return lzma.LZMAFile(raw)
+                return io.BufferedReader(_XzReader(raw), _SMALL_READ)
             case ".zst":
                 return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
             case ".zip":
@@ -172,6 +179,42 @@ class SourceReader:
                 skipped += len(self._stream.read(min(_SMALL_READ, self._served - skipped)))
         except _DAMAGE as again:
             self.damage = str(again) or type(again).__name__
+
+
+class _XzReader(io.RawIOBase):
+    """The content of an .xz file, one or several streams, decompressed in limited memory.
+
+    `lzma.LZMAFile` has no limit: the dictionary is as large as the archive says.
+    """
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._stream = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+        self._waiting = b""  # compressed bytes after the end of a stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; 0 at the end. Raises EOFError for a file that is cut."""
+        while True:
+            if self._stream.eof:
+                # Streams may follow each other, with zeros in between to multiples of four bytes.
+                self._waiting = (self._stream.unused_data + self._waiting).lstrip(b"\0")
+                self._waiting = self._waiting or self._raw.read(_SMALL_READ).lstrip(b"\0")
+                if not self._waiting:
+                    return 0
+                self._stream = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+            compressed = b""
+            if self._stream.needs_input:
+                compressed = self._waiting or self._raw.read(_SMALL_READ)
+                self._waiting = b""
+                if not compressed:
+                    raise EOFError("the archive ends before its end marker")
+            data = self._stream.decompress(compressed, max_length=len(buffer))
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:

@@ -35,6 +35,7 @@ from prixlm.importers.format import (
 from prixlm.importers.streams import CHUNK_BYTES, head, line_chunks, plain_suffix
 from prixlm.languages import normalise
 from prixlm.types import Array
+from prixlm.untrusted import unguard_formula
 
 FACT_COLUMNS = ("lang", "subject", "relation", "object")
 LINK_COLUMNS = ("lang_a", "name_a", "lang_b", "name_b")
@@ -48,6 +49,8 @@ _AUTHORS = {
 }
 _AUTHORS_SPLIT = {"triples": "test", "filtered": "known"}
 
+_EXPORTED = {*FACT_COLUMNS, "confidence", "why", "origin"}
+"""The columns of a TSV file of `prixlm export`."""
 _KNOWN = {*FACT_COLUMNS, *LINK_COLUMNS, *DESCRIBED_COLUMNS, "split"}
 _EXPECTED = (
     f"{', '.join(FACT_COLUMNS)} for facts, {', '.join(LINK_COLUMNS)} for links, or "
@@ -148,11 +151,14 @@ class TableParser:
     delimiter: str = "\t"
     has_header: bool = False
     split: str | None = None  # of facts in a table without a split column
+    guarded: bool = False  # `prixlm export` wrote it, with apostrophes before formulas
 
     def __call__(self, chunk: Chunk) -> Parsed:
         parsed = Parsed(chunk.source)
         rows, lines = self._read(chunk, parsed)
         rows, lines = _clean(rows, lines, parsed)
+        if self.guarded:
+            rows = {name: _without_guard(column) for name, column in rows.items()}
         rows, lines = self._languages(rows, lines, parsed)
         if "subject" in rows:
             self._stage_facts(rows, lines, parsed)
@@ -251,6 +257,11 @@ def names_from_keys(keys: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return language and name of keys: `en:London` is "London" in English."""
     parts = pc.extract_regex(keys, r"^(?P<lang>[^:]+):(?s:(?P<name>.*))$")
     return parts.field("lang"), parts.field("name")
+
+
+def _without_guard(names: pa.Array) -> pa.Array:
+    """Return names without the apostrophe of `guard_formula`."""
+    return map_unique(names, unguard_formula)
 
 
 def _clean(rows: Rows, lines: Array, parsed: Parsed) -> tuple[Rows, Array]:
@@ -380,7 +391,13 @@ def _cast(column: pa.Array) -> pa.Array:
 def _table_parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None) -> Parser:
     path = sources[index].path
     columns, has_header = read_header(path)
-    return TableParser(langs, columns, _DELIMITERS.get(plain_suffix(path), ""), has_header)
+    return TableParser(
+        langs,
+        columns,
+        _DELIMITERS.get(plain_suffix(path), ""),
+        has_header,
+        guarded=set(columns) >= _EXPORTED,
+    )
 
 
 def _authors_files(folder: Path) -> dict[str, Path]:

@@ -25,8 +25,8 @@ import numpy as np
 
 from prixlm.arrays import ragged_offsets, ragged_ranges
 from prixlm.files import is_cached, open_workspace, partial_folder, publish, seal
+from prixlm.kb.mapped import MappedTexts, TextWriter, map_column
 from prixlm.kb.store import KB, cache_folder
-from prixlm.mapped import MappedTexts, TextWriter, map_column
 from prixlm.types import Array, Entity, Progress
 
 VERSION = 2

@@ -21,6 +21,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +35,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import is_cached, quote_path, write_atomically
+from prixlm.files import is_cached, quote_path, read_json, write_atomically
+from prixlm.remote import is_remote, local_folder
 from prixlm.types import Array, Entity
 
 FORMAT = "prixlm-kb"
@@ -56,6 +58,7 @@ SCHEMAS = {
     "links": pa.schema({"a": _ID, "b": _ID}),
     "hidden_links": pa.schema({"a": _ID, "b": _ID, "split": _TEXT}),
 }
+_CODE = re.compile("[a-z]+(-[a-z0-9]+)*", re.IGNORECASE).fullmatch
 _OPTIONAL = ("descriptions", "hidden_links")
 BATCH_ROWS = 1 << 16
 _ENTITY = ", ".join(f"e.{f.name}" for f in dataclasses.fields(Entity))
@@ -86,7 +89,7 @@ class Manifest:
         """Read and check manifest.json; refuse a folder that is not a KB of this version."""
         path = folder / "manifest.json"
         try:
-            values = json.loads(path.read_text("utf-8"))
+            values = read_json(path)
         except FileNotFoundError:
             raise PrixError(
                 f"{folder} is not a KB folder: it has no manifest.json. "
@@ -107,7 +110,44 @@ class Manifest:
         missing = [f.name for f in dataclasses.fields(cls) if f.name not in values]
         if missing:
             raise PrixError(f"{path} lacks {', '.join(missing)}. Import the KB again.")
+        wrong = _find_wrong(values)
+        if wrong is not None:
+            raise PrixError(f"{path}: {wrong} is not what prixlm writes. Import the KB again.")
         return cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
+
+
+def _find_wrong(values: Mapping[str, Any]) -> str | None:
+    """Return the first part of a manifest that is of another kind than we write; None if none is.
+
+    A KB folder may come from anyone: what is read from it later is text and numbers as expected.
+    """
+    kinds = {"counts": dict, "sources": list, "licence": str, "tool": str, "options": dict}
+    for name, kind in (kinds | {"account": dict, "split": dict | None}).items():
+        if not isinstance(values[name], kind):
+            return name
+    counts, account = values["counts"], values["account"]
+    for name in ("relations", "aliases", "links", "concepts"):
+        if not _is_count(counts.get(name)):
+            return f"counts.{name}"
+    by_language = [counts.get(name) for name in ("entities", "linked")]
+    triples = counts.get("triples")
+    by_language += list(triples.values()) if isinstance(triples, dict) else [None]
+    for part in by_language:
+        if not isinstance(part, dict) or not all(map(_is_count, part.values())):
+            return "counts by language"
+    codes = counts["entities"].keys()
+    if codes != counts["linked"].keys() or not all(map(_CODE, {*codes, *counts["triples"]})):
+        return "counts of a language"
+    for name in ("imported", "rejected", "filtered"):
+        part = account.get(name, {})
+        if not isinstance(part, dict) or not all(map(_is_count, part.values())):
+            return f"account.{name}"
+    return None if all(isinstance(source, dict) for source in values["sources"]) else "sources"
+
+
+def _is_count(value: object) -> bool:
+    # Ids are int32.
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
 
 
 class KB:
@@ -127,7 +167,8 @@ class KB:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self._source = folder
+        self.folder = local_folder(folder)
         self.manifest = Manifest.read(self.folder)
         tables = [name for name in SCHEMAS if name not in _OPTIONAL]
         missing = [name for name in tables if not self.path(name).is_file()]
@@ -136,6 +177,12 @@ class KB:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._connecting = threading.Lock()
         self._starts: Array | None = None
+
+    def __reduce__(self) -> "tuple[type[KB], tuple[Path]]":
+        """Pickle a KB as its folder, which another process opens again."""
+        if is_remote(self._source):  # another machine fetches it for itself
+            return KB, (Path(self._source),)
+        return KB, (self.folder.resolve(),)
 
     def path(self, table: str) -> Path:
         """Return the file of a table, for tools that read Parquet themselves."""
@@ -418,9 +465,32 @@ class KB:
         connection.execute(f"SET temp_directory = '{spill}'")
         connection.execute("SET enable_progress_bar = false")
         for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
+            _check_table(self.path(table), SCHEMAS[table])
             path = quote_path(self.path(table))
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
         return connection
+
+
+def _check_table(path: Path, schema: pa.Schema) -> None:
+    """Refuse a file that is not a table of a KB, in one line."""
+    try:
+        found = pq.read_schema(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise PrixError(f"{path} cannot be read ({reason}). Import the KB again.") from None
+    for column in schema:
+        place = found.get_field_index(column.name)
+        kind = None if place < 0 else found.field(place).type
+        is_text = pa.types.is_string(column.type)
+        if kind is None or not (_is_text(kind) if is_text else pa.types.is_integer(kind)):
+            raise PrixError(
+                f"{path}: column {column.name} is {kind or 'missing'}, expected {column.type}. "
+                "Import the KB again."
+            )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def cache_folder(kb: KB, name: str, stamp: Mapping[str, Any]) -> Path:

@@ -22,7 +22,9 @@ from prixlm.linking.evidence import gap_to_others
 from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig, fit_probability
 from prixlm.types import Array
 
-TREES = TreeConfig(iterations=150, leaves=16)
+TREES = TreeConfig(iterations=150, leaves=16, l2=1.0)
+"""Nearly all pairs are certainly wrong, so leaves have hardly any curvature. Without `l2`, one odd
+pair among them makes a step of thousands, and the trees of a fold say nothing any more."""
 
 
 @dataclass

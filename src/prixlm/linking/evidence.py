@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from prixlm.arrays import group_starts, pair_keys
 from prixlm.linking import translation
-from prixlm.linking.grams import Pairs, dense_dots, nearest, pair_dots, unite
+from prixlm.linking.grams import Distinct, Pairs, dense_dots, nearest, pair_dots, unite
 from prixlm.linking.graph import Neighbourhoods
 from prixlm.linking.names import NameSide
 from prixlm.types import Array
@@ -98,14 +98,20 @@ class TextEvidence:
         """
         self.ours, self.theirs, self.without = ours, theirs, tuple(without)
         self.per_source = per_source
+        spelled, read = ours.label_texts(ours.folded), ours.label_texts(ours.read)
         # (entities of ours, D) each: the label's n-grams, weighed by the names of the other side.
-        self.spelled = theirs.spelled_index.encode(ours.label_texts(ours.folded))
-        self.read = theirs.read_index.encode(ours.label_texts(ours.read))
+        self.spelled = theirs.spelled_index.encode(spelled)
+        self.read = theirs.read_index.encode(read)
+        self.distinct = Distinct.of(read)
         self.found = []
         if "spelling" not in without:
-            self.found.append(theirs.spelled_index.search(self.spelled, per_source))
+            once = Distinct.of(spelled)
+            found = theirs.spelled_index.search(self.spelled[once.first], per_source)
+            self.found.append(once.expand(found))
         if "romanised" not in without:
-            self.found.append(theirs.read_index.search(self.read, per_source))
+            once = self.distinct
+            found = theirs.read_index.search(self.read[once.first], per_source)
+            self.found.append(once.expand(found))
         self.vectors: tuple[Array, Array] | None = None
         if ours.vectors is not None and theirs.vectors is not None and "encoder" not in without:
             self.vectors = ours.vectors[ours.labels], theirs.vectors
@@ -168,8 +174,9 @@ class Evidence:
         k = self.texts.per_source
         if self.chunks is not None and self.maps is not None:
             ours, theirs = self.chunks
-            near = nearest(ours[asked], theirs.T.tocsr(), k)
-            close = nearest_dense(self.maps[0][asked], self.maps[1], k)
+            once = self.texts.distinct.select(asked)
+            near = once.expand(nearest(ours[once.first], theirs.T.tocsr(), k))
+            close = once.expand(nearest_dense(self.maps[0][once.first], self.maps[1], k))
             found += [Pairs(asked[x.left], x.right, x.score) for x in (near, close)]
         if self.graph is not None:
             found += self._neighbours(self.graph, asked, np.flatnonzero(allowed))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from prixlm.arrays import group_starts, pair_keys, split_keys
+from prixlm.arrays import group_starts, pair_keys, ragged_ranges, split_keys
 from prixlm.threads import usable_cores
 from prixlm.types import Array
 
@@ -160,6 +160,33 @@ def nearest(queries: sp.csr_matrix, names: Any, k: int) -> Pairs:
     left, right, score = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.lexsort((right, left))
     return Pairs(left[order], right[order], score[order])
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Equal queries, which are searched once: ten thousand things of one name cost one search."""
+
+    first: Array  # (X,) a row with each distinct value
+    number: Array  # (Q,) the distinct value of each row
+
+    @classmethod
+    def of(cls, values: Sequence[str]) -> "Distinct":
+        """Number the distinct values, in the order in which they occur."""
+        seen: dict[str, int] = {}
+        number = [seen.setdefault(value, len(seen)) for value in values]
+        _, first = np.unique(number, return_index=True)
+        return cls(first.astype(np.int64), np.array(number, np.int64))
+
+    def select(self, rows: Array) -> "Distinct":
+        """Return the same for some rows, which `first` then numbers among all."""
+        _, first, number = np.unique(self.number[rows], return_index=True, return_inverse=True)
+        return Distinct(rows[first], number)
+
+    def expand(self, found: Pairs) -> Pairs:
+        """Give every row what was found for its value. found.left: the distinct values."""
+        starts = np.searchsorted(found.left, np.arange(len(self.first) + 1))
+        at, row = ragged_ranges(starts[self.number], starts[self.number + 1])
+        return Pairs(row, found.right[at], found.score[at])
 
 
 class GramIndex:

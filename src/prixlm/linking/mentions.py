@@ -16,13 +16,15 @@ Dimension letters: N names, Q mentions, P candidate pairs.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from prixlm.arrays import pair_keys, rank_in_group
+from prixlm.engine.jobs import EngineConfig
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.evidence import Evidence as KBEvidence
 from prixlm.entities.index import VectorStore, build_vectors
@@ -74,9 +76,35 @@ class MentionLinker:
         *,
         encoder: EntityEncoder | Path | str | None = None,
         seed: int = 0,
+        engine: EngineConfig | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Read the names of all languages, and fit the confidence on them."""
+        """Read the names of all languages, and fit the confidence on them.
+
+        engine: where the names are encoded, if they were not before.
+        """
+        self.seed = seed
+        self._open(kb, encoder, engine, progress)
+        self.confidence = self._fit(seed)
+
+    @classmethod
+    def with_confidence(
+        cls, kb: KB, encoder: Path | None, confidence: Confidence | None, seed: int
+    ) -> "MentionLinker":
+        """Return the same linker in another process: the confidence is not fitted again."""
+        linker = cls.__new__(cls)
+        linker._open(kb, encoder, None, None)
+        linker.confidence, linker.seed, linker._has_warned = confidence, seed, True
+        return linker
+
+    def _open(
+        self,
+        kb: KB | Path | str,
+        encoder: EntityEncoder | Path | str | None,
+        engine: EngineConfig | None,
+        progress: Progress | None,
+    ) -> None:
+        """Read the names of all languages."""
         self.kb = kb if isinstance(kb, KB) else KB(kb)
         if not self.kb.num_entities:
             raise PrixError(f"{self.kb.folder} has no entities to link to.")
@@ -89,12 +117,11 @@ class MentionLinker:
         vectors = None
         if self.encoder is not None:
             warn_of_another_kb(self.encoder.model, self.kb)
-            self._store = build_vectors(self.kb, self.encoder, progress)
+            self._store = build_vectors(self.kb, self.encoder, progress, engine)
             vectors = self._vectors_of_names()
         self.texts = texts
         langs = [self.kb.languages[i] for i in self.kb.language_of(self.entity).tolist()]
         self.side = NameSide(Names(texts, owner, vectors, langs))
-        self.confidence = self._fit(seed)
 
     def _vectors_of_names(self) -> Array:
         """Return the encoder's vectors in the order of our names: (N, H)."""
@@ -204,6 +231,19 @@ class MentionLinker:
             rank = len(answers[mention]) + 1
             answers[mention].append(Answer(one, self.lookup.name(one), confidence, rank))
         return answers
+
+    def identity(self) -> dict[str, str]:
+        """Return what the answers depend on beside the KB."""
+        encoder = "" if self.encoder is None else self.encoder.fingerprint()
+        return {"encoder": encoder, "seed": str(self.seed)}
+
+    def recipe(self) -> "Callable[[], MentionLinker] | None":
+        """Return a picklable function that loads the same elsewhere; None if nothing can."""
+        folder = None if self.encoder is None else self.encoder.folder
+        if folder is None and self.encoder is not None:
+            return None
+        load = MentionLinker.with_confidence
+        return partial(load, self.kb, folder, self.confidence, self.seed)
 
     def warn_of_reading(self, mentions: Sequence[str]) -> None:
         """Warn once of mentions that a trimmed model reads in other pieces than its base."""

@@ -1,6 +1,4 @@
-"""Base models: the architectures of transformers that a Prix-LM can be built on.
-
-A new architecture is one `Backbone` in `BACKBONES`, and its special tokens in `lm/encoding.py`.
+"""Base models: load a checkpoint that a Prix-LM can be built on (see `lm/backbones.py`).
 
 A base is data: its config, its weights in safetensors and its `tokenizer.json`. Nothing else of a
 folder is read, so that loading one cannot run code: neither the Python that a config's `auto_map`
@@ -8,70 +6,39 @@ names, nor a pickle.
 """
 
 import hashlib
-import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
-from transformers import BertForMaskedLM, PreTrainedTokenizerFast, XLMRobertaForMaskedLM
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
 from prixlm.errors import PrixError
-from prixlm.lm.encoding import MBERT, XLMR, BaseTokens
+from prixlm.files import read_json
+from prixlm.lm.backbones import BACKBONES
 from prixlm.lm.trim import trim_tokenizer
+from prixlm.lm.weights import check_config, check_vocabulary, read_weights
 from prixlm.types import Array
 
 logger = logging.getLogger(__name__)
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-@dataclass(frozen=True)
-class Backbone:
-    """How a Prix-LM reads one architecture."""
-
-    model_class: Any  # transformers' class with the whole prediction head
-    tokens: BaseTokens
-    head: str  # how the names of the head's weights begin
-    first_position: Callable[[Any], int]  # config to the position id of the first token
-    transform: Callable[[Any, Tensor], Tensor]  # the head before its projection: dense, GELU, norm
-    decoder: Callable[[Any], nn.Linear]  # the projection onto the vocabulary
-
-
-def _transform_xlmr(model: Any, states: Tensor) -> Tensor:
-    head = model.lm_head
-    return cast(Tensor, head.layer_norm(nn.functional.gelu(head.dense(states))))
-
-
-BACKBONES = {
-    "xlm-roberta": Backbone(
-        model_class=XLMRobertaForMaskedLM,
-        tokens=XLMR,
-        head="lm_head.",
-        first_position=lambda config: int(config.pad_token_id) + 1,  # as it was pretrained
-        transform=_transform_xlmr,
-        decoder=lambda model: model.lm_head.decoder,
-    ),
-    "bert": Backbone(
-        model_class=BertForMaskedLM,
-        tokens=MBERT,
-        head="cls.",
-        first_position=lambda config: 0,
-        transform=lambda model, states: model.cls.predictions.transform(states),
-        decoder=lambda model: model.cls.predictions.decoder,
-    ),
+_HINTS = {
+    "gemma3": " This one also reads images: save its `language_model` alone, a gemma3_text.",
+    "qwen2": " Qwen 3 is the nearest.",
+    "t5": " An encoder with a decoder of its own needs cross-attention, which prixlm lacks.",
+    "mt5": " An encoder with a decoder of its own needs cross-attention, which prixlm lacks.",
+    "mbart": " An encoder with a decoder of its own needs cross-attention, which prixlm lacks.",
 }
-"""By transformers' `model_type`."""
+"""What else to say of architectures that users may try."""
 
 
 def load_base(base: str | Path, *, seed: int = 0) -> tuple[Any, PreTrainedTokenizerFast, bool]:
@@ -81,10 +48,25 @@ def load_base(base: str | Path, *, seed: int = 0) -> tuple[Any, PreTrainedTokeni
     seed: of the head, if the base has none.
     """
     config = _read_config(base)
-    # As a decoder, transformers would apply its own causal mask on top of ours.
-    causal, config.is_decoder = bool(config.is_decoder), False
+    causal = BACKBONES[config.model_type].reads_causally(config)
+    # As a decoder, transformers would apply its own causal mask to XLM-R or BERT on top of ours.
+    config.is_decoder = False
     tokenizer = _read_tokenizer(base)
-    return _read_model(base, config, seed), tokenizer, causal
+    model = _read_model(base, config, seed)
+    check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, base)
+    return model, tokenizer, causal
+
+
+def has_tokens(base: str | Path, tokens: Sequence[str]) -> bool:
+    """Tell whether the tokenizer of a base has all of these tokens; no if there is none."""
+    path = _find(base, _TOKENIZER)
+    if path is None:
+        return False
+    try:
+        known = Tokenizer.from_file(str(path))
+    except Exception:  # the tokenizers library raises plain exceptions
+        return False
+    return all(known.token_to_id(token) is not None for token in tokens)
 
 
 def base_fingerprint(base: str | Path) -> str:
@@ -100,23 +82,35 @@ def base_fingerprint(base: str | Path) -> str:
 def _read_config(base: str | Path) -> Any:
     """Return the config of a base; refuse an architecture that is not in `BACKBONES`."""
     try:
-        values = dict(json.loads(Path(cast(str, cached_file(base, _CONFIG))).read_text("utf-8")))
+        values = dict(read_json(Path(cast(str, cached_file(base, _CONFIG)))))
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).split("\n")[0]
         raise PrixError(
             f"no model at {base}: {reason}. Expected xlm-roberta-base, "
-            "bert-base-multilingual-cased, or a folder in their format."
+            "bert-base-multilingual-cased, or a folder in the hub's format."
         ) from None
     # A model that is saved from this one must not name the code either.
     has_code = values.pop("auto_map", None) is not None
     kind = values.get("model_type")
     if kind not in BACKBONES:
         code = " with code of its own, which prixlm never runs" if has_code else ""
+        *others, last = BACKBONES
         raise PrixError(
             f"{base} is a {kind} model{code}. Expected an architecture that Prix-LM is built on: "
-            f"{' or '.join(BACKBONES)}."
+            f"{', '.join(others)} or {last}.{_HINTS.get(str(kind), '')}"
         )
-    return BACKBONES[kind].model_class.config_class.from_dict(values)
+    backbone = BACKBONES[kind]
+    try:
+        config = backbone.model_class.config_class.from_dict(values)
+    except Exception as error:  # transformers checks the kinds of values with its own exceptions
+        reason = str(error).split("\n")[0]
+        raise PrixError(
+            f"{_CONFIG} of {base} cannot be read: {reason}. Download it again."
+        ) from None
+    missing = backbone.missing(config)
+    if missing is not None:
+        raise PrixError(f"{base} needs what prixlm does not have: {missing}. Choose another base.")
+    return config
 
 
 def _read_tokenizer(base: str | Path) -> PreTrainedTokenizerFast:
@@ -124,7 +118,8 @@ def _read_tokenizer(base: str | Path) -> PreTrainedTokenizerFast:
         remedy = f"from transformers import AutoTokenizer as A; {_converting(base)}"
         raise PrixError(f'{base} has no {_TOKENIZER}. Make one: `python -c "{remedy}"`.')
     try:
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(base, trust_remote_code=False)
+        with _quiet():  # it would print names of the folder as they are
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(base, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises plain exceptions
         reason = str(error).split("\n")[0]
         raise PrixError(
@@ -138,6 +133,7 @@ def _read_model(base: str | Path, config: Any, seed: int) -> Any:
     """Return the model of a base; a prediction head that it lacks is drawn with the seed."""
     weights = _read_weights(base)
     backbone = BACKBONES[config.model_type]
+    check_config(config, backbone, weights, base)
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # Without a path: from a folder, transformers would also read adapters and pickles.
@@ -178,16 +174,14 @@ def _read_weights(base: str | Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     paths = _find_weights(base)
     if not paths:
-        remedy = f"from transformers import AutoModelForMaskedLM as A; {_converting(base)}"
+        kind = BACKBONES[_read_config(base).model_type].model_class.__name__
+        remedy = f"from transformers import {kind} as A; {_converting(base)}"
         raise PrixError(
             f"{base} has no {_WEIGHTS}, the only format of weights that prixlm reads. Convert "
             f'others: `python -c "{remedy}"`.'
         )
     for path in paths:
-        try:
-            weights |= load_file(str(path))
-        except (OSError, SafetensorError) as error:
-            raise PrixError(f"{path} cannot be read: {error}. Download the model again.") from None
+        weights |= read_weights(path)
     return weights
 
 
@@ -200,8 +194,8 @@ def _find_weights(base: str | Path) -> list[Path]:
     if index is None:
         return []
     try:
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, LookupError, AttributeError) as error:
+        names = sorted(set(map(str, read_json(index)["weight_map"].values())))
+    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise PrixError(f"{index} cannot be read: {error}. Download the model again.") from None
     found = {name: _find(base, name) if Path(name).name == name else None for name in names}
     for name, path in found.items():
@@ -241,23 +235,48 @@ def trim_base(model: Any, tokenizer: Any, kept: Array) -> PreTrainedTokenizerFas
     """
     rows = torch.from_numpy(kept)
     config = model.config
-    assert config.pad_token_id < 2 and kept[config.pad_token_id] == config.pad_token_id
     embeddings, decoder = model.get_input_embeddings(), model.get_output_embeddings()
-    weight, bias = embeddings.weight.data[rows].clone(), decoder.bias.data[rows].clone()
+    is_tied = decoder.weight is embeddings.weight
+    weight = embeddings.weight.data[rows].clone()
+    projection = weight if is_tied else decoder.weight.data[rows].clone()
+    bias = None if decoder.bias is None else decoder.bias.data[rows].clone()
     # The library's resize drops the last rows, whichever they are: fill in the kept ones after it.
-    model.resize_token_embeddings(len(kept), mean_resizing=False)
+    resize_vocabulary(model, len(kept))
     model.get_input_embeddings().weight.data.copy_(weight)
     decoder = model.get_output_embeddings()
-    decoder.weight.data.copy_(weight)
-    decoder.bias.data.copy_(bias)
-    for name in ("bos_token_id", "eos_token_id"):
-        old = getattr(config, name, None)
-        if old is not None:
-            setattr(config, name, int(np.searchsorted(kept, old)))
+    decoder.weight.data.copy_(projection)
+    if bias is not None:
+        decoder.bias.data.copy_(bias)
+    for holder in (config, getattr(model, "generation_config", None)):
+        _renumber_tokens(holder, kept)
+    # Transformers' embedding leaves the row of padding out of its gradient: it has moved, too.
+    if embeddings.padding_idx is not None:
+        model.get_input_embeddings().padding_idx = config.pad_token_id
     small = trim_tokenizer(tokenizer.backend_tokenizer, kept)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=small, **tokenizer.special_tokens_map
     )
+
+
+def resize_vocabulary(model: Any, size: int) -> None:
+    """Resize the embeddings and the projection of a model; new rows are not drawn yet."""
+    model.resize_token_embeddings(size, mean_resizing=False)
+    BACKBONES[model.config.model_type].after_resizing(model)
+
+
+def _renumber_tokens(config: Any, kept: Array) -> None:
+    """Replace the ids of special tokens in a config; one that is not kept becomes None."""
+
+    def renumber(old: Any) -> Any:
+        if isinstance(old, list):
+            return [new for new in map(renumber, old) if new is not None] or None
+        place = int(np.searchsorted(kept, old))
+        return place if place < len(kept) and kept[place] == old else None
+
+    for name in ("pad", "bos", "eos", "cls", "sep", "mask", "decoder_start"):
+        old = getattr(config, f"{name}_token_id", None)
+        if old is not None:
+            setattr(config, f"{name}_token_id", renumber(old))
 
 
 @contextmanager

@@ -23,7 +23,32 @@ _MASK = {
         "too, as its own configuration says. `PrixLM` applies that mask; a plain `AutoModel` "
         "reads its input in both directions."
     ),
+    "released": (
+        "This model is read as the authors' released code reads theirs: the prefix and the object "
+        "so far in both directions, at every step. `PrixLM` does so."
+    ),
 }
+_DECODER_MASK = {
+    "prefix": (
+        "Training used a prefix mask: everything up to and including `[O]` is read in both "
+        "directions, and each object token sees the prefix and the object tokens before it. "
+        "`PrixLM` applies that mask. A plain `AutoModelForCausalLM` reads the prefix causally, "
+        "unlike in training."
+    ),
+    "causal": (
+        "This model is a causal decoder: each token sees only what is before it. `PrixLM` and a "
+        "plain `AutoModelForCausalLM` read it alike."
+    ),
+    "released": _MASK["released"],
+}
+_FORMAT = [
+    "    <s> [S] subject </s></s> [P] relation </s></s> [O] object [EOS] </s>",
+    "    <s> [S] name </s></s> [P] [EN] [ES] </s></s> [O] its name in the other language [EOS]",
+]
+_DECODER_FORMAT = [
+    "    <bos> [S] subject [P] relation [O] object [EOS]",
+    "    <bos> [S] name [P] [EN] [ES] [O] its name in the other language [EOS]",
+]
 
 
 _READING = {
@@ -37,16 +62,24 @@ _READING = {
 
 
 def model_card(
-    languages: list[str], mask: str, lineage: Lineage, reading: Reading = "script"
+    languages: list[str],
+    mask: str,
+    lineage: Lineage,
+    reading: Reading = "script",
+    *,
+    is_decoder: bool = False,
 ) -> str:
     """Return the README.md of a model folder, with the front matter that the hub reads.
 
-    mask: prefix or causal.
+    mask: prefix, causal or released. is_decoder: of the family, such as Gemma.
     """
+    base = "if the base has a start token" if is_decoder else "where the base is a BERT"
+    tokens = "`<bos>`" if is_decoder else "`[CLS]` and `[SEP]`"
+    how = (_DECODER_MASK if is_decoder else _MASK)[mask]
     front = [
         "---",
         "library_name: transformers",
-        "pipeline_tag: fill-mask",
+        f"pipeline_tag: {'text-generation' if is_decoder else 'fill-mask'}",
         "tags: [prix-lm, knowledge-base, multilingual]",
         f"language: {json.dumps(languages)}",
         "---",
@@ -64,10 +97,9 @@ def model_card(
         "",
         "## How to read it",
         "",
-        "    <s> [S] subject </s></s> [P] relation </s></s> [O] object [EOS] </s>",
-        "    <s> [S] name </s></s> [P] [EN] [ES] </s></s> [O] its name in the other language [EOS]",
+        *(_DECODER_FORMAT if is_decoder else _FORMAT),
         "",
-        "(with `[CLS]` and `[SEP]` where the base is a BERT.) " + _MASK[mask],
+        f"(with {tokens} {base}.) {how}",
         *_READING[reading],
         "",
         "```python",

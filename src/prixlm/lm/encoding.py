@@ -10,8 +10,12 @@ A model that reads descriptions has that of the subject after its name, if it ha
 `X_d` is cut to a number of tokens, and to what the names leave of the longest prefix. Names are
 never cut. The object's description is never read.
 
-For mBERT, `[CLS]` and `[SEP]` replace `<s>` and `</s>`, doubled in the same way. Everything up to
-and including `[O]` is the prefix; the model predicts `X_o` and `[EOS]`.
+For mBERT, `[CLS]` and `[SEP]` replace `<s>` and `</s>`, doubled in the same way. A decoder such as
+Gemma has no separators, because its `<eos>` ends a text, and its `<bos>` in front, if it has one:
+
+    triple   <bos> [S] X_s [P] X_p [O] X_o [EOS]
+
+Everything up to and including `[O]` is the prefix; the model predicts `X_o` and `[EOS]`.
 
 `FactEncoder.encode` writes one fact, slowly and readably. `BatchEncoder` writes thousands at once,
 by array operations on the token cache; a test compares the two.
@@ -47,13 +51,56 @@ _RESERVED = {"[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", *ROLES, DESCRIPTION}
 class BaseTokens:
     """The special tokens of a base model, by their role."""
 
-    start: str
-    separator: str
+    start: str | None  # in front of every input; None if the base has none
+    separator: str | None  # twice between the parts of a fact; None for a decoder
     padding: str
+    end: str = ""  # after a text that is read alone; the separator, if there is one
+
+    def __post_init__(self) -> None:
+        if not self.end:
+            assert self.separator is not None
+            object.__setattr__(self, "end", self.separator)
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, each once."""
+        tokens = (self.start, self.separator, self.padding, self.end)
+        return list(dict.fromkeys(token for token in tokens if token is not None))
 
 
 XLMR = BaseTokens("<s>", "</s>", "<pad>")
 MBERT = BaseTokens("[CLS]", "[SEP]", "[PAD]")
+_STARTS = ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>")
+_ENDS = ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>")
+_PADS = ("<pad>", "[PAD]", "<|pad|>")
+
+
+def base_tokens(tokenizer: Any, *, is_decoder: bool) -> BaseTokens:
+    """Return the special tokens of a base, as its tokenizer states them.
+
+    tokenizer: of transformers. Where it states none, a usual one that its vocabulary has is taken.
+    A family does not decide: a small multilingual E5 is a BERT with the tokens of XLM-R.
+    """
+
+    def choose(stated: Sequence[str | None], usual: Sequence[str]) -> str | None:
+        found = (t for t in (*stated, *usual) if t and tokenizer.get_vocab().get(t) is not None)
+        return next(found, None)
+
+    if is_decoder:
+        # Usual names are not guessed: Qwen 3 has a text that looks like a start, and never uses it.
+        start = choose([tokenizer.bos_token], ())
+        end = choose([tokenizer.eos_token, tokenizer.pad_token], _ENDS)
+    else:
+        start = choose([tokenizer.cls_token, tokenizer.bos_token], _STARTS)
+        end = choose([tokenizer.sep_token, tokenizer.eos_token], _ENDS)
+    if end is None or (start is None and not is_decoder):
+        missing = "an end" if end is None else "a start"
+        raise PrixError(
+            f"the tokenizer has no token for {missing} of a text. Expected one that its "
+            "tokenizer_config.json names as bos_token, eos_token, cls_token or sep_token."
+        )
+    padding = choose([tokenizer.pad_token], _PADS) or end  # nothing ever attends to it
+    return BaseTokens(start, None if is_decoder else end, padding, end)
 
 
 def language_token(lang: str) -> str:
@@ -112,21 +159,46 @@ class FactEncoder:
     descriptions: int = 0  # most tokens of a subject's description
     longest: int = 0  # most tokens of a prefix with a description
     reading: Reading = "script"  # how names are read before they are split into tokens
+    roles: bool = True  # without them it encodes no facts, only texts
 
     def __post_init__(self) -> None:
-        tokens = special_tokens(self.languages, self.descriptions)
-        for token in (self.base.start, self.base.separator, self.base.padding, *tokens):
+        tokens = special_tokens(self.languages, self.descriptions) if self.roles else []
+        for token in (*self.base.names, *tokens):
             if self.tokenizer.token_to_id(token) is None:
                 raise PrixError(
                     f"the tokenizer has no token {token}. Expected the tokenizer of a model for "
                     f"{', '.join(self.languages)}: pass that model's own folder."
                 )
 
+    @property
+    def padding(self) -> int:
+        """The id that fills up a batch."""
+        return self.id(self.base.padding)
+
+    @property
+    def start(self) -> list[int]:
+        """The ids in front of every input: one, or none."""
+        return [] if self.base.start is None else [self.id(self.base.start)]
+
+    @property
+    def separators(self) -> list[int]:
+        """The ids between the parts of a fact: two, or none."""
+        return [] if self.base.separator is None else [self.id(self.base.separator)] * 2
+
+    @property
+    def num_special(self) -> int:
+        """The special tokens in front of an object: roles, separators and the start."""
+        return len(self.start) + 3 + 2 * len(self.separators)
+
     def id(self, token: str) -> int:
         """Return the id of a special token."""
         token_id = self.tokenizer.token_to_id(token)
         assert token_id is not None, token
         return int(token_id)
+
+    def special_ids(self) -> list[int]:
+        """Return the ids of the role and language tokens, ascending."""
+        return sorted(map(self.id, special_tokens(self.languages, self.descriptions)))
 
     def tokenise(
         self, names: Sequence[str], langs: str | Sequence[str] | None = None
@@ -149,7 +221,7 @@ class FactEncoder:
         description: of the subject; a model that reads none leaves it out.
         lang: the language of the names of a triple, for a model that reads them romanised.
         """
-        separators = [self.id(self.base.separator)] * 2
+        separators = self.separators
         langs = relation if isinstance(relation, tuple) else (lang, lang)
         names = [
             *read_names([subject], self.reading, langs[0]),
@@ -160,20 +232,19 @@ class FactEncoder:
         if isinstance(relation, tuple):
             relation_ids = [self.id(language_token(lang)) for lang in relation]
         s, p, o, eos = (self.id(role) for role in ROLES)
-        prefix = [self.id(self.base.start), s, *subject_ids, *separators]
+        prefix = [*self.start, s, *subject_ids, *separators]
         rest = [p, *relation_ids, *separators, o]
         described = self._describe(description, self.longest - len(prefix) - len(rest))
         prefix += [*described, *rest]
-        return prefix if object is None else [*prefix, *object_ids, eos, separators[0]]
+        return prefix if object is None else [*prefix, *object_ids, eos, *separators[:1]]
 
     def _describe(self, description: str, room: int) -> list[int]:
         """Return the tokens of a description with its role and separators, at most `room`."""
         if not self.descriptions or not description:
             return []
-        separators = [self.id(self.base.separator)] * 2
         ids = encode_names(self.tokenizer, [description])[0]
-        ids = ids[: max(0, min(self.descriptions, room - 1 - len(separators)))]
-        return [self.id(DESCRIPTION), *ids, *separators] if ids else []
+        ids = ids[: max(0, min(self.descriptions, room - 1 - len(self.separators)))]
+        return [self.id(DESCRIPTION), *ids, *self.separators] if ids else []
 
 
 class BatchEncoder:
@@ -188,17 +259,16 @@ class BatchEncoder:
         self.num_relations = kb.num_relations
         self.language = kb.language_of  # entity ids to indices of `KB.languages`
         self.lang_ids = np.array([encoder.id(language_token(lang)) for lang in kb.languages])
-        self.padding = encoder.id(encoder.base.padding)
-        start, sep = encoder.id(encoder.base.start), encoder.id(encoder.base.separator)
+        self.padding, seps = encoder.padding, encoder.separators
         s, p, o, self.eos = (encoder.id(role) for role in ROLES)
-        self.before = [[start, s], [sep, sep, p], [sep, sep, o]]  # tokens before each name
+        self.before = [[*encoder.start, s], [*seps, p], [*seps, o]]  # tokens before each name
         self.described: DescribedSubjects | None = None
         if encoder.descriptions and kb.has_descriptions:
             self.described = DescribedSubjects(
                 build_description_tokens(kb, encoder.tokenizer, cache),
                 encoder.descriptions,
                 encoder.longest,
-                [sep, sep, encoder.id(DESCRIPTION)],
+                [*seps, encoder.id(DESCRIPTION)],
             )
 
     @property

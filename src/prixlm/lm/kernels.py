@@ -7,7 +7,7 @@
 They do not know about facts; `PrixLM` calls them. Tests compare each with the plain version.
 
 Dimension letters: B facts, L positions, N real tokens, T wanted positions, Q most wanted positions
-of one fact, H width, V vocabulary.
+of one fact, H width, D size of a head, V vocabulary.
 """
 
 from typing import Any, cast
@@ -15,7 +15,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from prixlm.lm.backbones import Backbone, Rotation
+
+Masks = dict[int | None, Tensor]
+"""Who attends to whom, (B, 1, L, L), by a layer's window; None for layers that see everything."""
 
 # --- 1. Packed pass -------------------------------------------------------------------------------
 #
@@ -46,58 +52,87 @@ class Layout:
 
 
 def packed_states(
-    encoder: Any, embedded: Tensor, tokens: Layout, wanted: Layout, at: Tensor, mask: Tensor
+    backbone: Backbone,
+    embedded: Tensor,
+    positions: Tensor,
+    tokens: Layout,
+    wanted: Layout,
+    at: Tensor,
+    masks: Masks,
+    *,
+    recompute: bool = False,
 ) -> Tensor:
     """Return the last layer's states at the wanted positions, (T, H).
 
-    encoder: transformers' encoder.
-    embedded: (N, H).
+    embedded: (N, H). positions: (N,) of the tokens, from 0.
     tokens, wanted: the layouts of the N tokens, (B, L), and of the T wanted positions, (B, Q).
     at: (T,) the wanted positions among the N tokens, ascending.
-    mask: (B, 1, L, L), true where position i sees position j.
+    masks: (B, 1, L, L), true where position i sees position j, by a layer's window.
+    recompute: keep only each layer's input for the backward pass and compute the layer again there
+    (gradient checkpointing).
     """
-    states = embedded
-    for layer in encoder.layer[:-1]:
-        states = _run_layer(layer, states, states, tokens, tokens, mask)
-    rows = _wanted_rows(mask, tokens, wanted, at)
-    return _run_layer(encoder.layer[-1], _pick(states, at), states, wanted, tokens, rows)
+    states, last = embedded, len(backbone.layers) - 1
+    rotation = backbone.rotation(embedded, positions)
+
+    def run(layer: int, states: Tensor) -> Tensor:
+        mask = masks[backbone.window(layer)]
+        if layer < last:
+            return _run_layer(backbone, layer, states, states, tokens, tokens, mask, rotation)
+        asking = {kind: (cosine[at], sine[at]) for kind, (cosine, sine) in rotation.items()}
+        rows = _wanted_rows(mask, tokens, wanted, at)
+        queries = _pick(states, at)
+        return _run_layer(backbone, layer, queries, states, wanted, tokens, rows, rotation, asking)
+
+    for layer in range(last + 1):
+        if recompute and torch.is_grad_enabled():
+            states = cast(Tensor, checkpoint(run, layer, states, use_reentrant=False))
+        else:
+            states = run(layer, states)
+    return backbone.norm(states)
 
 
 def _run_layer(
-    layer: Any, queries: Tensor, states: Tensor, asking: Layout, tokens: Layout, mask: Tensor
+    backbone: Backbone,
+    layer: int,
+    queries: Tensor,
+    states: Tensor,
+    asking: Layout,
+    tokens: Layout,
+    mask: Tensor,
+    rotation: Rotation,
+    rotation_of_queries: Rotation | None = None,
 ) -> Tensor:
     """Return one layer's states at the queries: attention to all states, then feed-forward."""
-    attention = layer.attention.self
-    width, num_heads = states.shape[1], attention.num_attention_heads
-    if queries is states:  # one product of three times the width is faster than three products
-        projected = asking.pad(_joined(states, attention.query, attention.key, attention.value))
-        padded_queries, keys_values = torch.split(projected, [width, 2 * width], dim=-1)
+    if queries is states:
+        projected = backbone.project(layer, states, rotation)
     else:
-        padded_queries = asking.pad(attention.query(queries))
-        keys_values = tokens.pad(_joined(states, attention.key, attention.value))
-    keys, values = torch.split(keys_values, width, dim=-1)
+        assert rotation_of_queries is not None
+        projected = backbone.project(layer, queries, rotation_of_queries, "q")
+        projected += backbone.project(layer, states, rotation, "kv")
+    padded = [asking.pad(projected[0]), *(tokens.pad(part) for part in projected[1:])]
+    heads = [split_heads(part, backbone.head_size) for part in padded]
+    is_training = backbone.layers[layer].training
     attended = scaled_dot_product_attention(
-        _split_heads(padded_queries, num_heads),
-        _split_heads(keys, num_heads),
-        _split_heads(values, num_heads),
+        *share_heads(*heads),
         mask,
-        dropout_p=attention.dropout.p if attention.training else 0.0,
+        dropout_p=backbone.dropout(layer) if is_training else 0.0,
+        scale=backbone.scale,
     )
-    mixed = layer.attention.output(asking.pack(attended.transpose(1, 2)), queries)
-    return cast(Tensor, layer.feed_forward_chunk(mixed))
+    return backbone.finish(layer, asking.pack(attended.transpose(1, 2)), queries)
 
 
-def _joined(states: Tensor, *projections: Any) -> Tensor:
-    """Return several projections of the same states, side by side."""
-    weight = torch.cat([projection.weight for projection in projections])
-    bias = torch.cat([projection.bias for projection in projections])
-    return linear(states, weight, bias)
+def split_heads(padded: Tensor, size: int) -> Tensor:
+    """Reshape (B, L, heads * D) to (B, heads, L, D)."""
+    num_rows, length, width = padded.shape
+    return padded.view(num_rows, length, width // size, size).transpose(1, 2)
 
 
-def _split_heads(padded: Tensor, num_heads: int) -> Tensor:
-    """Reshape (B, L, H) to (B, heads, L, H / heads)."""
-    num_rows, size, width = padded.shape
-    return padded.view(num_rows, size, num_heads, width // num_heads).transpose(1, 2)
+def share_heads(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Repeat the heads of keys and values that several heads of queries share."""
+    times = queries.shape[1] // keys.shape[1]
+    if times == 1:
+        return queries, keys, values
+    return queries, keys.repeat_interleave(times, 1), values.repeat_interleave(times, 1)
 
 
 def _wanted_rows(mask: Tensor, tokens: Layout, wanted: Layout, at: Tensor) -> Tensor:
@@ -202,12 +237,21 @@ CACHED_CHUNK = 256
 _SMALL_VOCABULARY = 50_000
 
 
-def linear_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+def linear_cross_entropy(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    trained: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """Return the sum of the cross entropies of `states @ weight.T + bias`.
 
-    states: (T, H), weight: (V, H), bias: (V,), target: (T,) the right column of each row.
+    states: (T, H), weight: (V, H), bias: (V,) if any, target: (T,) the right column of each row.
+    trained: of a weight that is otherwise frozen, the rows (R,) that are trained, and the
+    parameter, (R, H), that they are copies of and that gets their gradient.
     """
-    arguments = (states, weight, bias, target, torch.is_grad_enabled())
+    place, rows = (None, None) if trained is None else trained
+    arguments = (states, weight, bias, rows, target, place, torch.is_grad_enabled())
     return cast(Tensor, _LinearCrossEntropy.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
@@ -216,72 +260,96 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, target: Tensor, learning: bool
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        rows: Tensor | None,
+        target: Tensor,
+        place: Tensor | None,
+        learning: bool,
     ) -> Tensor:
         device = states.device.type
         mixed = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if mixed else states.dtype
-        gradients = None
+        # The gradients of states, weight, bias and rows; None where nothing is trained.
+        gradients: _Gradients = (None, None, None, None)
         if learning and any(ctx.needs_input_grad):
-            gradients = (
-                torch.empty_like(states),
-                torch.zeros_like(weight),
-                torch.zeros_like(bias),
-            )
-            ctx.gradients = gradients
+            inputs = zip((states, weight, bias, rows), ctx.needs_input_grad, strict=False)
+            found = [torch.zeros_like(x) if x is not None and need else None for x, need in inputs]
+            gradients = (found[0], found[1], found[2], found[3])
+        ctx.gradients = gradients
         with torch.autocast(device, enabled=False):  # products in `dtype`, sums in float32
-            return _sum_cross_entropy((states, weight, bias), target, dtype, gradients)
+            return _sum_cross_entropy((states, weight, bias), target, dtype, gradients, place)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = [gradient.mul_(grads[0]) for gradient in ctx.gradients]  # ours alone: in place
+        # Ours alone, so they are scaled in place.
+        scaled = [None if part is None else part.mul_(grads[0]) for part in ctx.gradients]
         del ctx.gradients
-        return (*scaled, None, None)
+        return (*scaled, None, None, None)
+
+
+_Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 def _sum_cross_entropy(
-    inputs: tuple[Tensor, Tensor, Tensor],
+    inputs: tuple[Tensor, Tensor, Tensor | None],
     target: Tensor,
     dtype: torch.dtype,
-    gradients: tuple[Tensor, Tensor, Tensor] | None,
+    gradients: _Gradients,
+    place: Tensor | None,
 ) -> Tensor:
-    """Return the sum of cross entropies; fill in the gradients of the inputs if they are given."""
-    states, weight, bias = (tensor.to(dtype) for tensor in inputs)
+    """Return the sum of cross entropies; fill in the gradients that are not None."""
+    states, weight = inputs[0].to(dtype), inputs[1].to(dtype)
+    bias = None if inputs[2] is None else inputs[2].to(dtype)
     total = inputs[0].new_zeros((), dtype=torch.float32)
     chunk = min(CHUNK, CACHED_CHUNK) if len(weight) < _SMALL_VOCABULARY else CHUNK
     buffer = states.new_empty(min(chunk, len(states)), len(weight))
     for start in range(0, len(states), chunk):
         rows = slice(start, start + chunk)
         room = buffer[: len(states) - start]  # the last chunk may be shorter
-        logits = torch.addmm(bias, states[rows], weight.T, out=room).float()
+        if bias is None:
+            logits = torch.mm(states[rows], weight.T, out=room).float()
+        else:
+            logits = torch.addmm(bias, states[rows], weight.T, out=room).float()
         picked = logits.gather(1, target[rows, None])
         highest = logits.amax(1, keepdim=True)
         # (rows, V) numerators of the softmax, in the memory of the logits, and (rows, 1) their sum.
         shares = logits.sub_(highest).exp_()
         divisor = shares.sum(1, keepdim=True)
         total += (divisor.log() + highest - picked).sum()
-        if gradients is not None:
+        if any(part is not None for part in gradients):
             # The gradient of the logits is (shares - divisor * one-hot) / divisor. The division is
             # done on the narrow side of each product: T x H values, not T x V.
             shares.scatter_add_(1, target[rows, None], -divisor)
-            _add_gradients(gradients, rows, states[rows], weight, shares, 1 / divisor)
+            _add_gradients(gradients, rows, states[rows], weight, shares, 1 / divisor, place)
     return total
 
 
 def _add_gradients(
-    gradients: tuple[Tensor, Tensor, Tensor],
+    gradients: _Gradients,
     rows: slice,
     states: Tensor,
     weight: Tensor,
     d_logits: Tensor,
     scale: Tensor,
+    place: Tensor | None,
 ) -> None:
     """Add the gradients of one chunk. `d_logits * scale` is the gradient of its logits."""
-    d_states, d_weight, d_bias = gradients
-    d_bias += scale[:, 0] @ d_logits
+    d_states, d_weight, d_bias, d_rows = gradients
+    if d_bias is not None:
+        d_bias += scale[:, 0] @ d_logits
+    scaled = states * scale
+    if d_rows is not None:
+        assert place is not None
+        d_rows += d_logits.index_select(1, place).T @ scaled.float()
     d_logits = d_logits.to(weight.dtype)
-    d_states[rows] = (d_logits @ weight) * scale
-    scaled = (states * scale).to(weight.dtype)
+    if d_states is not None:
+        d_states[rows] = (d_logits @ weight) * scale
+    if d_weight is None:
+        return
+    scaled = scaled.to(weight.dtype)
     if weight.dtype == d_weight.dtype:
         d_weight.addmm_(d_logits.T, scaled)
     else:

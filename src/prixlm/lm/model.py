@@ -1,14 +1,19 @@
-"""PrixLM: a multilingual encoder that reads a prefix in both directions and writes the object.
+"""PrixLM: a multilingual model that reads a prefix in both directions and writes the object.
 
-The backbone is transformers' XLM-R or BERT with its whole prediction head. Only the attention mask,
-and the positions at which the head is read, are ours (Sec. 2.1). The mask M as the paper prints it
-lets prefix positions see the object, and so leaks the answer. Ours is the prefix mask under which
-P(x_t | x_<t) is a probability:
+The backbone is a model of transformers with its whole prediction head (`lm/backbones.py`). Only the
+attention mask, and the positions at which the head is read, are ours (Sec. 2.1). The mask M as the
+paper prints it lets prefix positions see the object, and so leaks the answer. Ours is the prefix
+mask under which P(x_t | x_<t) is a probability:
 
 - a prefix position attends to all prefix positions and nothing else
   (`[O]` stops at the prefix: it predicts the first object token);
 - an object position attends to the prefix and to object positions j <= i;
 - padding is never attended to.
+
+There are two other masks. A decoder's own is `causal`: every position attends to itself and to what
+is before it. The authors' released inference, `released`, reads a checkpoint that is not a decoder
+in both directions at every step, prefix and object so far; nothing can be trained with it. In a
+layer with a sliding window, positions that are farther apart do not attend to each other either.
 
 Dimension letters: B facts, L positions, H width, V vocabulary, T predicted tokens.
 """
@@ -16,29 +21,42 @@ Dimension letters: B facts, L positions, H width, V vocabulary, T predicted toke
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from prixlm.arrays import rank_in_group
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
-from prixlm.lm.bases import BACKBONES, load_base, no_progress_bars, trim_base
+from prixlm.files import read_json, write_atomically
+from prixlm.lm.backbones import Backbone, open_backbone
+from prixlm.lm.bases import (
+    has_tokens,
+    load_base,
+    no_progress_bars,
+    resize_vocabulary,
+    trim_base,
+)
 from prixlm.lm.card import model_card
-from prixlm.lm.encoding import Batch, FactEncoder, add_tokens
-from prixlm.lm.kernels import Layout, linear_cross_entropy, packed_states, replace_dropout
+from prixlm.lm.encoding import ROLES, Batch, FactEncoder, add_tokens, base_tokens, language_token
+from prixlm.lm.kernels import Layout, Masks, linear_cross_entropy, packed_states, replace_dropout
 from prixlm.lm.lineage import Lineage
+from prixlm.remote import local_folder
 from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.types import Array
 
 logger = logging.getLogger(__name__)
 SETTINGS = "prixlm.json"
+MASKS = ("prefix", "causal", "released")
+"""Who sees whom: see above."""
+ADAPTER = "trained.safetensors"
+"""What was trained of an adapted model, in the folder of its checkpoint."""
 _UNTRIMMED = "untrimmed-tokenizer.json"
 
 
@@ -47,7 +65,7 @@ class Settings:
     """What a model folder states beside the config of its backbone: `prixlm.json`."""
 
     languages: tuple[str, ...]  # codes with a token such as [EN]
-    mask: str = "prefix"  # or causal, for a loaded decoder that was trained with a causal mask
+    mask: str = "prefix"  # causal for a decoder; or released, as the authors' inference reads
     lineage: Lineage = field(default_factory=Lineage)  # what it was trained on
     descriptions: int = 0  # tokens of the subject's description that it reads
     reading: Reading = "script"  # how it reads names: in their script, romanised, or both
@@ -106,6 +124,29 @@ def make_settings(
     )
 
 
+class Adapter(Protocol):
+    """What is trained of a model whose other weights are frozen: see `training/lora.py`."""
+
+    def sync(self) -> None:
+        """Write trained rows of the embeddings into the frozen weights."""
+
+    @property
+    def trained_projection(self) -> tuple[Tensor, Tensor]:
+        """The rows of the projection that are trained, (R,), and their parameter, (R, H)."""
+
+    def merged_state(self) -> dict[str, Tensor]:
+        """Return the weights of the backbone as a plain checkpoint has them."""
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """Return all weights that are trained, by their name in the model."""
+
+    def load_trained(self, state: dict[str, Tensor]) -> None:
+        """Load what `trained_state` returned, in place."""
+
+    def merge(self) -> None:
+        """Make the model plain again, with the merged weights."""
+
+
 class PrixLM(nn.Module):
     """A backbone with the prefix mask, and the encoder of its facts.
 
@@ -123,10 +164,13 @@ class PrixLM(nn.Module):
         tokenizer: PreTrainedTokenizerFast,
         settings: Settings,
         untrimmed: Path | Tokenizer | None = None,
+        *,
+        roles: bool = True,
     ) -> None:
         """Wrap a model of transformers; `from_base` and `load` are the usual ways to make one.
 
         untrimmed: the tokenizer, or its file, from before the vocabulary was trimmed.
+        roles: without role tokens, the model reads texts and no facts.
         """
         super().__init__()
         self._untrimmed = untrimmed
@@ -134,16 +178,21 @@ class PrixLM(nn.Module):
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.settings = settings
-        self.kind = BACKBONES[backbone.config.model_type]
+        self.kind: Backbone = open_backbone(backbone)
+        self.recompute = False  # whether training computes layers twice, to save memory
+        self.adapter: Adapter | None = None  # what is trained, if not everything
         self.encoder = FactEncoder(
             tokenizer.backend_tokenizer,
-            self.kind.tokens,
-            settings.languages,
+            base_tokens(tokenizer, is_decoder=self.kind.is_decoder),
+            _with_tokens(tokenizer, settings),
             settings.descriptions,
             # The other half is for the object: so long may a candidate be.
             longest=self.max_length // 2,
             reading=settings.reading,
+            roles=roles,
         )
+        # The token that ends a name: a search adds its probability to that of the name.
+        self.end_of_name = self.encoder.id(ROLES[-1]) if roles else -1
 
     @classmethod
     def from_base(
@@ -155,6 +204,8 @@ class PrixLM(nn.Module):
         keep: Callable[[Tokenizer], Array] | None = None,
         descriptions: int = 0,
         reading: Reading = "script",
+        prefix: str = "own",
+        roles: bool = True,
     ) -> "PrixLM":
         """Load a base model from the hub or a folder, and add role and language tokens.
 
@@ -164,6 +215,8 @@ class PrixLM(nn.Module):
         seed: of the new embeddings, and of the prediction head of a base without one.
         keep: returns the pieces to keep, if the vocabulary is trimmed (`trim.pieces_to_keep`).
         descriptions: tokens of a subject's description that the model reads after its name.
+        prefix: `both` reads the prefix in both directions even if the base is a causal decoder.
+        roles: add no tokens if false: the base as it is, which reads texts.
         """
         backbone, tokenizer, causal = load_base(base, seed=seed)
         # A base may itself be trimmed: what counts is how its own base reads.
@@ -172,40 +225,80 @@ class PrixLM(nn.Module):
         if keep is not None:
             untrimmed = untrimmed or Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
             tokenizer = trim_base(backbone, tokenizer, keep(tokenizer.backend_tokenizer))
-        add_tokens(tokenizer.backend_tokenizer, languages, descriptions)
+        if roles:
+            add_tokens(tokenizer.backend_tokenizer, languages, descriptions)
         # Some bases have more embeddings than pieces: new tokens then take the spare rows.
         old_size = backbone.get_input_embeddings().num_embeddings
         if len(tokenizer) > old_size:
-            backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-            weight = backbone.get_input_embeddings().weight.data
-            _draw_like(weight[:old_size], weight[old_size:], seed)
+            resize_vocabulary(backbone, len(tokenizer))
+            ends = (backbone.get_input_embeddings(), backbone.get_output_embeddings())
+            for weight in dict.fromkeys(end.weight for end in ends):  # one, if they are tied
+                _draw_like(weight.data[:old_size], weight.data[old_size:], seed)
         mask = "causal" if causal else "prefix"
+        if (Path(base) / SETTINGS).is_file():  # a Prix-LM says how it was trained
+            mask = read_settings(Path(base)).mask
+        if prefix == "both":
+            mask = "prefix"
         settings = make_settings(languages, reading, mask, descriptions=descriptions)
-        return cls(backbone, tokenizer, settings, untrimmed)
+        return cls(backbone, tokenizer, settings, untrimmed, roles=roles)
 
     @classmethod
     def load(cls, folder: str | Path) -> "PrixLM":
         """Load a model that `save` wrote."""
+        folder = local_folder(folder)
         settings = read_settings(Path(folder))
         settings.warn_of_reading(Path(folder))
         backbone, tokenizer, _ = load_base(folder)
         untrimmed = Path(folder) / _UNTRIMMED
         return cls(backbone, tokenizer, settings, untrimmed if untrimmed.exists() else None)
 
+    @classmethod
+    def open(
+        cls, folder: str | Path, languages: Sequence[str] = (), mask: str | None = None
+    ) -> "PrixLM":
+        """Load a model that `save` wrote, or a checkpoint in the layout that the authors released.
+
+        Their checkpoint (`wzhouad/prix-lm`) has the role tokens and no settings of ours. It is read
+        as their code reads it: causally if its config is a decoder, else in both directions at
+        every step (mask `released`). It knows no list of languages, so those asked for are taken;
+        it translates between languages that it has tokens for.
+        languages: of such a checkpoint. mask: read a model with another mask than its own.
+        """
+        if mask is not None and mask not in MASKS:
+            raise PrixError(f"mask {mask}: expected {', '.join(MASKS)}.")
+        if _is_ours(folder) or not has_roles(folder):
+            model = cls.load(folder)
+        else:
+            backbone, tokenizer, causal = load_base(folder)
+            settings = make_settings(languages, "script", "causal" if causal else "released")
+            logger.info("%s is in the authors' layout: mask %s", folder, mask or settings.mask)
+            model = cls(backbone, tokenizer, settings)
+        if mask is not None:
+            model.settings = replace(model.settings, mask=mask)
+        return model
+
     def save(self, folder: str | Path) -> None:
         """Write safetensors, config, tokenizer, model card and, last of all, the settings.
 
-        `AutoModel` and `AutoTokenizer` can load the folder.
+        `AutoModel` and `AutoTokenizer` can load the folder. Of an adapted model, the merged weights
+        are written, and beside them what was trained, so that training can resume exactly.
         """
         # The settings come last: a folder that has them is complete.
         settings = self.settings
+        state = None if self.adapter is None else self.adapter.merged_state()
         with no_progress_bars():
-            self.backbone.save_pretrained(folder, safe_serialization=True)
+            self.backbone.save_pretrained(folder, state_dict=state)
+        if self.adapter is not None:
+            save_file(self.adapter.trained_state(), str(Path(folder) / ADAPTER))
         self.tokenizer.save_pretrained(folder)
         if self.untrimmed is not None:
             write_atomically(Path(folder) / _UNTRIMMED, self.untrimmed.to_str())
         card = model_card(
-            list(settings.languages), settings.mask, settings.lineage, settings.reading
+            list(settings.languages),
+            settings.mask,
+            settings.lineage,
+            settings.reading,
+            is_decoder=self.kind.is_decoder,
         )
         (Path(folder) / "README.md").write_text(card, "utf-8")
         text = json.dumps(settings.as_dict(), indent=1, ensure_ascii=False)
@@ -221,23 +314,29 @@ class PrixLM(nn.Module):
     @property
     def max_length(self) -> int:
         """The longest input that the model has positions for."""
-        return int(self.backbone.config.max_position_embeddings) - self._first_position()
+        return int(self.backbone.config.max_position_embeddings) - self.kind.first_position
 
     def hidden(self, ids: Tensor, prefix: Tensor, length: Tensor) -> Tensor:
         """Return the last layer's states, (B, L, H), by transformers' own padded forward pass.
 
         ids: (B, L), prefix and length: (B,). Slow and readable; `target_states` is the fast pass.
         """
-        mask = attention_mask(prefix, length, ids.shape[1], causal=self.settings.mask == "causal")
-        first = self._first_position()
-        positions = torch.arange(first, first + ids.shape[1], device=ids.device)
-        output = self.backbone.base_model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions.expand(ids.shape[0], -1),
-            token_type_ids=torch.zeros_like(ids),
-        )
-        return cast(Tensor, output.last_hidden_state)
+        masks = self.masks(prefix, length, ids.shape[1])
+        return self.kind.hidden(ids, torch.arange(ids.shape[1], device=ids.device), masks)
+
+    def masks(self, prefix: Tensor, length: Tensor, size: int, *, both_ways: bool = False) -> Masks:
+        """Return who attends to whom in each kind of layer, (B, 1, L, L), by its window.
+
+        both_ways: read the prefix in both directions even if the model is a causal decoder.
+        """
+        if self.settings.mask == "released":
+            prefix = length
+        causal = self.settings.mask == "causal" and not both_ways
+        whole = attention_mask(prefix, length, size, causal=causal)
+        masks: Masks = {None: whole}
+        for window in self.kind.windows:
+            masks[window] = whole if window >= size else _within(whole, window)
+        return masks
 
     def target_states(self, batch: Batch, *, both_ways: bool = False) -> Tensor:
         """Return the states that predict the batch's targets, (T, H), computed without padding.
@@ -263,36 +362,35 @@ class PrixLM(nn.Module):
                 batch.length,
             )
         )
-        causal = self.settings.mask == "causal" and not both_ways
-        mask = attention_mask(prefix, length, size, causal=causal)
-        embedded = self.embed(ids[None], position)[0]
+        masks = self.masks(prefix, length, size, both_ways=both_ways)
+        embedded = self.embed(ids, position)
         tokens, wanted = Layout(place, num_rows, size), Layout(asking, num_rows, most)
-        encoder = self.backbone.base_model.encoder
-        return packed_states(encoder, embedded, tokens, wanted, at, mask)
+        recompute = self.recompute and self.training
+        return packed_states(
+            self.kind, embedded, position, tokens, wanted, at, masks, recompute=recompute
+        )
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the paper's loss: -log P(x_t | x_<t), summed over object tokens and `[EOS]`."""
+        assert self.settings.mask != "released", "the released mask shows the object"
         states = self.transform(self.target_states(batch))
         target = torch.from_numpy(batch.target).to(states.device)
-        return linear_cross_entropy(states, *self.decoder(), target)
+        trained = None if self.adapter is None else self.adapter.trained_projection
+        return linear_cross_entropy(states, *self.decoder(), target, trained)
 
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Embed tokens at positions that count from 0: (B, L) and (L,) to (B, L, H)."""
-        states = self.backbone.base_model.embeddings(
-            input_ids=ids,
-            position_ids=(positions + self._first_position()).expand(ids.shape[0], -1),
-            token_type_ids=torch.zeros_like(ids),
-        )
-        return cast(Tensor, states)
+        """Embed tokens at positions that count from 0: (N,) and (N,) to (N, H)."""
+        if self.adapter is not None:
+            self.adapter.sync()
+        return self.kind.embed(ids, positions)
 
     def transform(self, states: Tensor) -> Tensor:
-        """Apply the prediction head up to its projection: dense, GELU, norm; (..., H)."""
-        return self.kind.transform(self.backbone, states)
+        """Apply the prediction head up to its projection, such as dense, GELU, norm; (..., H)."""
+        return self.kind.transform(states)
 
-    def decoder(self) -> tuple[Tensor, Tensor]:
-        """Return the projection's weight, (V, H) and tied to the embeddings, and its bias, (V,)."""
-        decoder = self.kind.decoder(self.backbone)
-        return decoder.weight, decoder.bias
+    def decoder(self) -> tuple[Tensor, Tensor | None]:
+        """Return the projection's weight, (V, H), and its bias, (V,), if it has one."""
+        return self.kind.decoder()
 
     def logits(self, states: Tensor) -> Tensor:
         """Apply the whole prediction head: (..., H) to (..., V)."""
@@ -301,9 +399,6 @@ class PrixLM(nn.Module):
     def log_probabilities(self, states: Tensor) -> Tensor:
         """Return log P of the token after each state: (..., H) to (..., V)."""
         return torch.log_softmax(self.logits(states), dim=-1)
-
-    def _first_position(self) -> int:
-        return self.kind.first_position(self.backbone.config)
 
 
 def _draw_like(old: Tensor, new: Tensor, seed: int) -> None:
@@ -329,10 +424,37 @@ def attention_mask(prefix: Tensor, length: Tensor, size: int, *, causal: bool = 
     return torch.where(i < length[:, None, None], seen & real, j == 0)[:, None]
 
 
+def _within(mask: Tensor, window: int) -> Tensor:
+    """Return a mask, (B, 1, L, L), without pairs of positions that are `window` or more apart."""
+    i = torch.arange(mask.shape[-1], device=mask.device)
+    # A padded row sees the first token however far it is: it has to see something.
+    is_near = (i[:, None] - i).abs() < window
+    sees_itself = mask.diagonal(dim1=-2, dim2=-1)[..., None]  # false in padded rows
+    return torch.where(sees_itself, mask & is_near, mask)
+
+
+def has_roles(folder: str | Path) -> bool:
+    """Tell whether a checkpoint has the tokens of roles, as a Prix-LM has and a base has not."""
+    return has_tokens(folder, ROLES)
+
+
+def _is_ours(folder: str | Path) -> bool:
+    path = Path(folder)
+    return (path / SETTINGS).exists() or (path / "checkpoints").is_dir()
+
+
+def _with_tokens(tokenizer: PreTrainedTokenizerFast, settings: Settings) -> tuple[str, ...]:
+    """Return the languages that have a token: all of ours, perhaps not those of the authors."""
+    if settings.mask == "prefix" or settings.lineage.kbs:
+        return settings.languages
+    known = tokenizer.get_vocab()
+    return tuple(lang for lang in settings.languages if language_token(lang) in known)
+
+
 def read_settings(folder: Path) -> Settings:
     """Read the settings of a model folder; refuse any other folder and say what it is."""
     try:
-        return Settings.from_dict(json.loads((folder / SETTINGS).read_text("utf-8")))
+        return Settings.from_dict(read_json(folder / SETTINGS))
     except (OSError, ValueError, KeyError, TypeError) as error:
         if (folder / "checkpoints").is_dir():
             raise PrixError(

@@ -3,8 +3,9 @@
 XLM-R has 250,002 pieces and the names of a KB use a fraction of them. The others cost memory, and
 time in the output projection. These stay: every piece that occurs in the KB's names and aliases, in
 the frequent words of its languages or in a text to keep, every single character (so that new names
-can be spelled), bytes and special tokens. Such text is tokenised as before, because the best path
-keeps all its pieces and its score. Any other text that lost a piece is read in other pieces than by
+can be spelled), bytes and special tokens. Such text is tokenised as before: a unigram's best path
+keeps all its pieces and its score, and a tokenizer that merges pairs keeps every merge on the way
+to a kept piece (`merge_closure`). Any other text that lost a piece is read in other pieces than by
 the base. A trimmed model keeps its base's tokenizer, so that this can be told.
 
     kept = pieces_to_keep(kb, tokenizer, texts=["also these words"])
@@ -17,6 +18,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +26,9 @@ from tokenizers import Tokenizer
 
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.languages import frequent_words
 from prixlm.lm.descriptions import description_batches
 from prixlm.lm.token_cache import encode_names, name_batches
-from prixlm.lm.words import frequent_words
 from prixlm.romanise import Reading, read_names
 from prixlm.types import Array, Progress
 
@@ -86,7 +88,56 @@ def pieces_to_keep(
         # that piece, or unknown characters would change the best path.
         used[int(np.argmin([score for _, score in model["vocab"]]))] = True
         used[model["unk_id"]] = True
+    if model["type"] == "BPE":
+        used[merge_closure(tokenizer, np.flatnonzero(used))] = True
     return np.flatnonzero(used)
+
+
+def merge_closure(tokenizer: Tokenizer, pieces: Array) -> Array:
+    """Return the pieces that occur while a BPE tokenizer merges these ones from single characters.
+
+    BPE merges the pair of the lowest rank first, wherever it is. What happens inside a piece of a
+    text does not depend on what is around it, because no merge crossed its ends. So a text is
+    merged as before if the merges of its pieces alone are kept, in their order: a merge that is
+    left out was never the next one.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    vocabulary: dict[str, int] = model["vocab"]
+    pairs = (_pair(merge) for merge in model["merges"])
+    ranks = {pair: rank for rank, pair in enumerate(pairs)}
+    names = {number: piece for piece, number in vocabulary.items()}
+    found = {int(piece) for piece in pieces if int(piece) in names}
+    for piece in list(found):
+        symbols = list(names[piece])
+        if names[piece] in symbols or _BYTE.fullmatch(names[piece]):
+            continue
+        while len(symbols) > 1:
+            found.update(vocabulary[s] for s in symbols if s in vocabulary)
+            best = min(
+                (ranks.get(pair, len(ranks)) for pair in pairwise(symbols)), default=len(ranks)
+            )
+            if best == len(ranks):  # a piece that no merge makes, such as a whole word of Llama 3
+                break
+            symbols = _merge(symbols, ranks, best)
+        found.update(vocabulary[s] for s in symbols if s in vocabulary)
+    return np.array(sorted(found), np.int64)
+
+
+def _merge(symbols: list[str], ranks: dict[tuple[str, str], int], rank: int) -> list[str]:
+    """Merge the pairs of one rank, from left to right."""
+    merged: list[str] = []
+    for symbol in symbols:
+        if merged and ranks.get((merged[-1], symbol)) == rank:
+            merged[-1] += symbol
+        else:
+            merged.append(symbol)
+    return merged
+
+
+def _pair(merge: Any) -> tuple[str, str]:
+    """Return a merge as two pieces; older files write them with a space between."""
+    first, second = merge.split(" ") if isinstance(merge, str) else merge
+    return first, second
 
 
 def _mark(used: Array, tokenizer: Tokenizer, names: list[str]) -> None:
@@ -110,10 +161,21 @@ def trim_tokenizer(tokenizer: Tokenizer, kept: Array) -> Tokenizer:
     elif model["type"] == "WordPiece":
         pieces = model["vocab"].items()
         model["vocab"] = {piece: new_id[old] for piece, old in pieces if old in new_id}
+    elif model["type"] == "BPE":
+        pieces = model["vocab"].items()
+        model["vocab"] = {piece: new_id[old] for piece, old in pieces if old in new_id}
+        kept_pieces = model["vocab"].keys()
+        merges = [_pair(merge) for merge in model["merges"]]
+        # A merge needs its two halves and its result.
+        model["merges"] = [
+            [first, second]
+            for first, second in merges
+            if first in kept_pieces and second in kept_pieces and first + second in kept_pieces
+        ]
     else:
         raise PrixError(
-            f"a {model['type']} tokenizer cannot be trimmed. Expected XLM-R's Unigram or BERT's "
-            "WordPiece: leave out --trim."
+            f"a {model['type']} tokenizer cannot be trimmed. Expected Unigram, WordPiece or BPE: "
+            "leave out --trim."
         )
     for token in state["added_tokens"]:
         token["id"] = new_id[token["id"]]

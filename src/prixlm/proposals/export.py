@@ -266,7 +266,7 @@ def _count_left_out(selection: _Selection) -> dict[str, int]:
 
 def _write_parquet(selection: _Selection, to: Path) -> dict[str, int]:
     with (
-        replacing(to) as temporary,
+        replacing(to, new=True) as temporary,
         pq.ParquetWriter(temporary, FACT_SCHEMA, compression="zstd") as writer,
     ):
         for table in selection.facts():
@@ -286,7 +286,7 @@ def _write_tsv(selection: _Selection, to: Path) -> dict[str, int]:
             arrays.append(pa.chunked_array([pa.array(origin, pa.string())]))
             yield pa.Table.from_arrays(arrays, schema=schema)
 
-    write_rows(tables(), schema, to, ".tsv")
+    write_rows(tables(), schema, to, ".tsv", new=True)
     return _count_left_out(selection)
 
 
@@ -321,7 +321,7 @@ def _write_rdf(selection: _Selection, to: Path, rdf_format: ox.RdfFormat) -> dic
     run = ox.NamedNode(f"urn:prixlm:run:{digest[:16]}")
     graph = run if is_quads else ox.DefaultGraph()
     counts = {"labels": 0, "links": 0}
-    with replacing(to) as temporary, temporary.open("wb") as file:
+    with replacing(to, new=True) as temporary, temporary.open("wb") as file:
 
         def write(triples: list[ox.Triple], about: str, row: dict[str, Any]) -> None:
             """Write triples and, in N-Quads, what is known of the first one."""
@@ -419,7 +419,10 @@ def _write_quickstatements(selection: _Selection, to: Path) -> dict[str, int]:
     references = quickstatements.reference_cells(selection.config.references)
     tool = str(selection.manifest["tool"])
     written: set[tuple[str, ...]] = set()
-    with replacing(to) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+    with (
+        replacing(to, new=True) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
         for row in selection.rows("facts"):
             keys = (row["subject_key"], row["relation_key"], row["object_key"])
             for key, is_right in zip(keys, (_ITEM, _PROPERTY, _ITEM), strict=True):

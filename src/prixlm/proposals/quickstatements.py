@@ -8,8 +8,9 @@ The text in `/* */` at the end becomes the summary of the edit.
 
 A name in quotation marks has no escape. QuickStatements 3 pairs quotation marks over the whole
 batch, so an odd one, or a final backslash, swallows the next command. It turns “ and ” into ",
-takes the first `/*` of a line for the summary, and removes the label if the name is empty. Names
-that it would misread are left out rather than changed.
+takes the first `/*` of a line for the summary, and removes the label if the name is empty.
+QuickStatements 2 cuts a batch of one line at `||`. Names that a version would misread are left out
+rather than changed.
 """
 
 import re
@@ -20,7 +21,7 @@ from prixlm.errors import PrixError
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 # What the tool puts in place of a quoted text while it splits a batch into commands.
 _PLACEHOLDER = "QSTS3_PLACEHOLDER"
-_MISREAD = re.compile(rf'["“”\\{_CONTROL}]|/\*|{_PLACEHOLDER}')
+_MISREAD = re.compile(rf'["“”\\{_CONTROL}]|/\*|\|\||{_PLACEHOLDER}')
 # Without `*` a summary cannot end early; without direction marks it shows in the order written.
 _NOT_IN_SUMMARY = re.compile(
     rf'["“”\\|*{_CONTROL}\u200e\u200f\u202a-\u202e\u2066-\u2069]|{_PLACEHOLDER}'

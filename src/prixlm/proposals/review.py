@@ -38,6 +38,7 @@ from prixlm.proposals.marks import (
 )
 from prixlm.proposals.tables import read_manifest, table_path
 from prixlm.types import Array
+from prixlm.untrusted import guard_formula
 
 _PREFIXES = {"facts": "", "labels": "name ", "links": "link "}
 """The tables, and the prefix of their ids in a sheet."""
@@ -73,7 +74,7 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
     with (
         contextlib.closing(Marks.open(folder, read_only=True)) as marks,
         disk_errors(out),
-        replacing(out) as temporary,
+        replacing(out, new=True) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         file.write("\t".join(_COLUMNS) + "\n")
@@ -236,8 +237,7 @@ def _quote(value: str) -> str:
 
     An apostrophe keeps a spreadsheet from running a name that looks like a formula.
     """
-    text = " ".join(value.split())
-    text = f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    text = guard_formula(" ".join(value.split()))
     return '"' + text.replace('"', '""') + '"' if '"' in text else text
 
 

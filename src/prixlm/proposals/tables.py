@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import open_database, quote_path, write_atomically
+from prixlm.files import open_database, quote_path, read_json, write_atomically
 from prixlm.kb.store import KB, rechunk
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
     """Return the manifest of a proposals folder; refuse an incomplete or damaged folder."""
     folder = Path(folder)
     try:
-        values: dict[str, Any] = json.loads((folder / _MANIFEST).read_text("utf-8"))
+        values: dict[str, Any] = read_json(folder / _MANIFEST)
     except (OSError, ValueError) as error:
         raise PrixError(
             f"{folder} is not a complete proposals folder ({error}): run `prixlm enrich` again."
@@ -201,6 +201,11 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
         or not (folder / "proposals.parquet").is_file()
     ):
         raise PrixError(f"{folder} is not a proposals folder: make one with `prixlm enrich`.")
+    wrong = _find_wrong(values)
+    if wrong is not None:
+        raise PrixError(
+            f"{folder / _MANIFEST}: {wrong} is not what `prixlm enrich` writes: run it again."
+        )
     # A copy that broke off leaves a Parquet file without its footer.
     for table in sorted(folder.glob("*.parquet")):
         try:
@@ -213,6 +218,20 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
     return values
 
 
+def _find_wrong(values: dict[str, Any]) -> str | None:
+    """Return a part of a manifest that is of another kind than we write; None if none is."""
+    for name in ("tool", "licence", "kb"):
+        if not isinstance(values.get(name), str):
+            return name
+    config, sources = values.get("config"), values.get("sources")
+    if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
+        return "sources"
+    into = config.get("into") if isinstance(config, dict) else None
+    if not isinstance(into, list) or not all(isinstance(lang, str) for lang in into):
+        return "config.into"
+    return None if isinstance(values.get("trials", []), list) else "trials"
+
+
 def write_timings(folder: Path, seconds: dict[str, float]) -> None:
     """Write the seconds of each step."""
     write_atomically(folder / _TIMINGS, json.dumps(seconds, indent=1) + "\n")
@@ -222,7 +241,7 @@ def read_timings(folder: Path | str) -> dict[str, float]:
     """Return the seconds of each step; empty if the folder has none."""
     path = Path(folder) / _TIMINGS
     try:
-        values = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        values = read_json(path) if path.is_file() else {}
         return {str(step): float(seconds) for step, seconds in values.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise PrixError(f"{path} cannot be read ({error}): delete it.") from None

@@ -6,11 +6,11 @@
 `enrichment.job` writes it. Reading it needs no model library.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from prixlm.errors import PrixError
+from prixlm.files import read_json
 from prixlm.kb.store import KB
 
 FORMAT = "prixlm-work"
@@ -20,7 +20,7 @@ STATE_FILE = "work.json"
 def read_state(folder: Path) -> dict[str, Any] | None:
     """Return the state of a work folder; None if it is not one. Refuse a damaged state."""
     try:
-        values = json.loads((folder / STATE_FILE).read_text("utf-8"))
+        values = read_json(folder / STATE_FILE)
     except (OSError, ValueError):
         return None
     if not isinstance(values, dict) or values.get("format") != FORMAT:

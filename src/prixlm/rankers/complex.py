@@ -27,15 +27,15 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from prixlm.errors import PrixError
-from prixlm.files import check_kind, disk_errors, locked, replacing, write_atomically
+from prixlm.files import check_kind, disk_errors, locked, read_json, replacing, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.kernels import linear_cross_entropy
 from prixlm.lm.lineage import Lineage
+from prixlm.lm.weights import read_weights
 from prixlm.metrics import BEYOND
 from prixlm.rankers.base import (
     NO_PAIRS,
@@ -47,6 +47,7 @@ from prixlm.rankers.base import (
     make_ranked,
     read_triples,
 )
+from prixlm.remote import local_folder
 from prixlm.training.checkpoints import saving
 from prixlm.training.costs import RunCosts, peak_memory, synchronise
 from prixlm.training.loop import (
@@ -412,24 +413,32 @@ def _time_updates(model: ComplEx, task: GraphTask, progress: Progress | None) ->
     return num_facts / seconds
 
 
+_DAMAGE = (OSError, ValueError, TypeError, AttributeError, IndexError, RuntimeError)
+"""What settings and weights that are not ours raise while a model is made from them."""
+
+
 def load_graph(folder: Path | str, kb: KB, split: KB | None = None) -> ComplEx:
     """Read what `train_graph` wrote; refuse an embedding that was trained on another KB.
 
     split: a split of `kb`, whose embedding is welcome too.
     """
+    folder = local_folder(folder)
     try:
-        weights = load_file(str(Path(folder) / _WEIGHTS))
+        if not (Path(folder) / _WEIGHTS).is_file():
+            raise FileNotFoundError(f"it has no {_WEIGHTS}")
+        weights = read_weights(Path(folder) / _WEIGHTS)
         node, relation, bias = (weights[name] for name in ("node", "relation", "bias"))
-        settings = json.loads((Path(folder) / _SETTINGS).read_text("utf-8"))
+        settings = read_json(Path(folder) / _SETTINGS)
+        # Version 0.1 recorded the KB alone.
+        lineage = Lineage.from_dict(settings.get("trained") or {"kb_fingerprint": settings["kb"]})
+        model = ComplEx(len(node), len(relation) // 2, node.shape[1] // 2, len(bias))
+        model.load_state_dict(weights)
     except KeyError:
         raise PrixError(f"{folder} was made by an older prixlm: train it again.") from None
-    except (OSError, ValueError, SafetensorError) as error:
-        raise PrixError(f"{folder} is not a graph embedding: {error}.") from None
-    # Version 0.1 recorded the KB alone.
-    lineage = Lineage.from_dict(settings.get("trained") or {"kb_fingerprint": settings["kb"]})
+    except _DAMAGE as error:
+        reason = str(error).split("\n")[0]
+        raise PrixError(f"{folder} is not a graph embedding: {reason}.") from None
     lineage.check_unseen_facts(kb, f"the graph embedding {folder}", split)
-    model = ComplEx(len(node), len(relation) // 2, node.shape[1] // 2, len(bias))
-    model.load_state_dict(weights)
     return model
 
 

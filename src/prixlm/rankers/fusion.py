@@ -26,7 +26,7 @@ import numpy as np
 
 from prixlm.arrays import pair_keys
 from prixlm.errors import PrixError
-from prixlm.files import write_atomically
+from prixlm.files import read_json, write_atomically
 from prixlm.kb.store import KB
 from prixlm.rankers.base import PairRanker, Pairs, Queries, Ranked, Ranker, make_ranked
 from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig
@@ -248,7 +248,7 @@ class Fusion(PairRanker):
         """
         path, seconds = Path(folder) / _SETTINGS, Path(folder) / _SECONDS
         try:
-            settings = json.loads(path.read_text("utf-8"))
+            settings = read_json(path)
         except (OSError, ValueError) as error:
             raise PrixError(f"{folder} is not a fusion: {error}.") from None
         names = [ranker.name for ranker in rankers]
@@ -265,7 +265,7 @@ class Fusion(PairRanker):
             config,
             CalibratedTrees.load(Path(folder) / _TREES),
             Record(np.array(counts["facts"]), np.array(counts["right"])),
-            json.loads(seconds.read_text("utf-8")) if seconds.is_file() else 0.0,
+            read_json(seconds) if seconds.is_file() else 0.0,
         )
 
 

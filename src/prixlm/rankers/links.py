@@ -39,6 +39,7 @@ from prixlm.rankers.base import (
     Pairs,
     Queries,
     Ranked,
+    Ranker,
     drop_filtered,
     noisy_or,
     read_merged_triples,
@@ -143,6 +144,12 @@ class WhereUnstated(PairRanker):
         rows = np.setdiff1d(np.arange(len(queries)), stated)
         owner, entity, score = self.ranker.scored(queries.select(rows))
         return rows[owner], entity, score
+
+
+def where_unstated(ranker: Ranker, lookup: Ranker) -> Ranker:
+    """Return a ranker that is asked only where the lookup finds nothing."""
+    assert isinstance(ranker, PairRanker) and isinstance(lookup, MergedLookup)
+    return WhereUnstated(ranker, lookup)
 
 
 class DirectLookup(LinkRanker):

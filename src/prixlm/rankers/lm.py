@@ -1,12 +1,16 @@
-"""A Prix-LM as a ranker: objects by the probability that the model writes their name (Sec. 3.2).
+"""Language models as rankers: objects by the probability that the model writes their name.
 
-    ranker = ModelRanker(Completer("model", kb), search="beam")    # Algorithm 1, K = 50
+    ranker = ModelRanker(Completer("model", kb), search="beam")    # Algorithm 1, K = 50 (Sec. 3.2)
     ranker = ModelRanker(Completer("model", kb), search="exact")   # ranks among all candidates
+    ranker = ReadingRanker(kb, Reader(kb, "gemma"))                # a base, asked in words
 
 A beam search gives the ranks of the names that it finds, up to 10 as in the paper's Hits@10; the
 exact search gives every rank up to `beyond`. Entities with the same name cannot be told apart and
 share the mean of their ranks. The released code ranks names instead (`by_name`): a name counts once
 and is right for every entity that has it.
+
+`ReadingRanker` asks a base that no KB was used for (`decoding/reader.py`). What it has read may
+answer what no language of the KB states.
 
 Dimension letters: Q queries, N given objects of all queries.
 """
@@ -15,12 +19,20 @@ import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
 
-from prixlm.arrays import pair_keys, ragged_offsets, ragged_ranges
+from prixlm.arrays import (
+    group_starts,
+    pair_keys,
+    ragged_offsets,
+    ragged_ranges,
+    rank_in_group,
+)
 from prixlm.decoding.completer import Completer
+from prixlm.decoding.reader import Question, Reader
 from prixlm.decoding.search import (
     Found,
     Given,
@@ -32,16 +44,20 @@ from prixlm.decoding.search import (
 )
 from prixlm.decoding.trie import Trie
 from prixlm.decoding.walk import score_nodes
+from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
 from prixlm.rankers.base import (
     NO_PAIRS,
     Answered,
     GivenPairs,
+    PairRanker,
+    Pairs,
     Queries,
     Ranked,
     Ranker,
     drop_filtered,
     make_ranked,
+    read_triples,
     scores_from_pairs,
 )
 from prixlm.types import Array, Progress
@@ -52,6 +68,9 @@ _BEAM_RANKS = 10
 
 _NOTHING = Found(np.zeros(0, np.int64), np.zeros(0), -np.inf, True, 0)
 """The answers to a query that cannot be asked."""
+
+_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
+"""Of a hash that orders the examples of a reader: odd numbers with no pattern in their bits."""
 
 Result = TypeVar("Result")
 Prefixes = list[list[int]]
@@ -264,9 +283,11 @@ class ModelRanker(Ranker):
         is_too_long = lengths + self._trie(queries.lang).height > self.model.max_length
         if is_too_long.any():
             logger.warning(
-                "%s: %d subjects have names that are too long to be asked for",
+                "%s: not asked about %d of %d subjects, whose names are too long for the model; "
+                "they count as wrong",
                 self.name,
                 int(is_too_long.sum()),
+                len(prefixes),
             )
         results = {int(row): too_long(int(row)) for row in np.flatnonzero(is_too_long)}
         # Similar lengths together waste little padding.
@@ -296,6 +317,109 @@ class ModelRanker(Ranker):
             )
             for subject, relation in zip(index.tolist(), queries.relation.tolist(), strict=True)
         ]
+
+
+class ReadingRanker(PairRanker):
+    """A decoder that continues a list of train facts.
+
+    Candidates are the relation's most frequent objects in the language; any other object is scored
+    when it is asked for. Examples are chosen by the relation alone, the same ones in each run; a
+    fact about the subject itself is never one of them.
+    """
+
+    num_examples: int = 4
+    num_candidates: int = 64  # scored for each query
+
+    def __init__(
+        self,
+        kb: KB,
+        reader: Reader,
+        splits: Sequence[str] = ("train",),
+        *,
+        name: str = "reader",
+        progress: Progress | None = None,
+    ) -> None:
+        """Take a reader. splits: whose facts are examples and whose objects are candidates."""
+        self.kb, self.reader, self.name, self.progress = kb, reader, name, progress
+        self._splits = splits
+        self._facts = lru_cache(maxsize=8)(self._read_facts)
+
+    @property
+    def identity(self) -> str:
+        """A hash of the base, and how it is asked: cached results belong to these."""
+        return f"{self.reader.fingerprint} {self.num_examples} {self.num_candidates}"
+
+    def scored(self, queries: Queries) -> Pairs:
+        """Return query, object and score of each query's candidates, without filtered ones."""
+        return self._score(queries, NO_PAIRS)
+
+    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
+        """Return the log-probability of entity[i] for query owner[i]; -infinity if it has none."""
+        questions = self._questions(queries)
+        return self.reader.scores(queries.lang, questions, owner, entity, self.progress)
+
+    def ask(self, queries: Queries, k: int, given: GivenPairs = NO_PAIRS) -> Answered:
+        """Return the k best candidates, and the scores of these and of the given pairs at once."""
+        pairs = self._score(queries, given)
+
+        def scores(wanted_owner: Array, wanted_entity: Array) -> Array:
+            return scores_from_pairs(pairs, wanted_owner, wanted_entity)
+
+        return Answered(make_ranked(len(queries), *pairs, k), scores)
+
+    def _score(self, queries: Queries, given: GivenPairs) -> Pairs:
+        """Score the candidates and the given pairs of queries; each pair once."""
+        both = zip(self._candidates(queries), given, strict=True)
+        owner, entity = np.unique(np.stack([np.concatenate(part) for part in both]), axis=1)
+        owner, entity, _ = drop_filtered(queries, (owner, entity, np.zeros(len(owner))))
+        score = self.scores(queries, owner, entity)
+        known = np.isfinite(score)  # a name may be too long
+        return owner[known], entity[known], score[known]
+
+    def _read_facts(self, lang: str) -> Array:
+        """Read the facts of a language, (3, T), sorted by relation and then by a fixed hash."""
+        facts = read_triples(self.kb, self._splits, lang)
+        # A multiplicative hash of the three columns: an order that none of them decides alone.
+        factors = np.array(_FACTORS, np.uint64)[:, None]
+        mixed = (facts.astype(np.uint64) * factors).sum(axis=0, dtype=np.uint64)
+        mixed = (mixed ^ (mixed >> np.uint64(31))) * factors[0]
+        return np.asarray(facts[:, np.lexsort((mixed, facts[1]))])
+
+    def _candidates(self, queries: Queries) -> GivenPairs:
+        """Return the most frequent objects of each query's relation: query and entity, (N,)."""
+        _, relation, objects = self._facts(queries.lang)
+        order = np.lexsort((objects, relation))
+        relation, objects = relation[order], objects[order]
+        starts = group_starts(relation, objects)
+        counts = np.diff(np.append(starts, len(relation)))
+        relation, objects = relation[starts], objects[starts]
+        # Now each pair of relation and object once: keep the most frequent of each relation.
+        order = np.lexsort((objects, -counts, relation))
+        order = order[rank_in_group(relation[order]) < self.num_candidates]
+        relation, objects = relation[order], objects[order]
+        low = np.searchsorted(relation, queries.relation)
+        high = np.searchsorted(relation, queries.relation, side="right")
+        rows, owner = ragged_ranges(low, high)
+        return owner, objects[rows]
+
+    def _questions(self, queries: Queries) -> list[Question]:
+        """Return the queries with their examples."""
+        subjects, relations, objects = self._facts(queries.lang)
+        names = self.kb.relation_names(queries.lang)
+        pairs = zip(queries.subject.tolist(), queries.relation.tolist(), strict=True)
+        questions = []
+        for subject, relation in pairs:
+            low, high = np.searchsorted(relations, [relation, relation + 1])
+            # Some more than needed: those about the subject are left out, and different objects
+            # come first, so that a list does not say the same thing again and again.
+            chosen = np.arange(low, min(high, low + 4 * self.num_examples))
+            chosen = chosen[(subjects[chosen] != subject) & (objects[chosen] != subject)]
+            _, first = np.unique(objects[chosen], return_index=True)
+            repeats = np.setdiff1d(np.arange(len(chosen)), first)
+            chosen = chosen[np.concatenate([np.sort(first), repeats])][: self.num_examples]
+            examples = zip(subjects[chosen].tolist(), objects[chosen].tolist(), strict=True)
+            questions.append(Question(subject, names[relation], tuple(examples)))
+        return questions
 
 
 def _to_ranked(answers: Sequence[Found], k: int) -> Ranked:

@@ -22,14 +22,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from prixlm.errors import PrixError
-from prixlm.files import replacing, write_atomically
+from prixlm.files import read_json, replacing, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.lineage import Lineage
+from prixlm.lm.weights import read_weights
 from prixlm.rankers.base import read_merged_triples, read_triples
 from prixlm.rankers.complex import GraphRanker
 from prixlm.types import Array, Progress
@@ -131,9 +131,9 @@ def load_baseline(kb: KB, folder: Path | str) -> GraphRanker:
 
     path = Path(folder) / _SETTINGS
     try:
-        settings = json.loads(path.read_text("utf-8"))
-        weights = load_file(str(Path(folder) / _WEIGHTS))
-    except (OSError, ValueError, SafetensorError) as error:
+        settings = read_json(path)
+        weights = read_weights(Path(folder) / _WEIGHTS)
+    except (OSError, ValueError) as error:
         raise PrixError(f"{folder} is not a baseline of `train_baseline`: {error}.") from None
     Lineage(kb_fingerprint=settings["kb"]).check_unseen_facts(kb, f"the baseline {folder}")
     config = BaselineConfig(**settings["config"])

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prixlm.decoding.completer import Completer
+from prixlm.decoding.reader import Reader
 from prixlm.kb.store import KB
-from prixlm.rankers.base import PairRanker, Ranker
+from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.links import (
     DirectLookup,
@@ -25,9 +26,9 @@ from prixlm.rankers.links import (
     MergedLookup,
     RelatedPairs,
     UsualObjects,
-    WhereUnstated,
+    where_unstated,
 )
-from prixlm.rankers.lm import ModelRanker
+from prixlm.rankers.lm import ModelRanker, ReadingRanker
 from prixlm.rankers.names import NewObjects, SharedNames, SimilarNames
 from prixlm.rankers.rules import PathRules, SimilarRules
 from prixlm.types import Progress
@@ -52,10 +53,11 @@ UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {**LINKS, **RUL
 """All rankers that need no training, in the order of the rows of the link-prediction table."""
 FUSED = ("pairs", "lookup", "paths", "similar", "similar-names", "shared-names", "new-objects")
 """Those that take part in a fusion, in the order of its features. The others are references."""
-_NAMES = ("similar-names", "shared-names", "new-objects")
-"""Of these, the ones that a fusion asks only where no language states an answer."""
-MODEL_NAME, GRAPH_NAME = "Prix-LM", "graph"
-"""Names of the trained rankers that `load_suite` makes."""
+NAMES = ("similar-names", "shared-names", "new-objects")
+"""Those that compare names, and can answer for entities without facts. A fusion asks them only
+where no language states an answer."""
+MODEL_NAME, GRAPH_NAME, READER_NAME = "Prix-LM", "graph", "reader"
+"""Names of the trained rankers that `load_suite` makes, and of the one that reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +68,15 @@ class Suite:
     links: Mapping[str, LinkRanker]  # by key
     rules: Mapping[str, Ranker]  # by key
     graph: Ranker | None = None  # a graph embedding
+    reader: Ranker | None = None  # a decoder that is asked in words
     identity: str = ""  # hashes of the trained ones: cached results belong to these
 
     @property
     def rankers(self) -> list[Ranker]:
         """All rankers, in the order in which a fusion takes them."""
         model = [] if self.model is None else [self.model]
-        graph = [] if self.graph is None else [self.graph]
-        return [*model, *self.links.values(), *self.rules.values(), *graph]
+        last = [ranker for ranker in (self.graph, self.reader) if ranker is not None]
+        return [*model, *self.links.values(), *self.rules.values(), *last]
 
     def selections(self) -> dict[str, list[Ranker]]:
         """Return the rankers to compare: links alone, the model alone, and all of them."""
@@ -92,6 +95,7 @@ def make_suite(
     kb: KB,
     model: Ranker | None = None,
     graph: Ranker | None = None,
+    reader: Ranker | None = None,
     *,
     splits: Sequence[str] = ("train",),
     identity: str = "",
@@ -102,13 +106,11 @@ def make_suite(
     """
     links = {key: LINKS[key](kb, splits) for key in FUSED if key in LINKS}
     rules = {key: RULES[key](kb, splits) for key in FUSED if key in RULES}
-    lookup = links["lookup"]
-    assert isinstance(lookup, MergedLookup)
-    for key in _NAMES:
-        names = rules[key]
-        assert isinstance(names, PairRanker)
-        rules[key] = WhereUnstated(names, lookup)
-    return Suite(model=model, links=links, rules=rules, graph=graph, identity=identity)
+    for key in NAMES:
+        rules[key] = where_unstated(rules[key], links["lookup"])
+    return Suite(
+        model=model, links=links, rules=rules, graph=graph, reader=reader, identity=identity
+    )
 
 
 def load_suite(
@@ -118,16 +120,18 @@ def load_suite(
     progress: Progress | None = None,
     splits: Sequence[str] = ("train",),
     *,
+    reader: Path | str | None = None,
     split: KB | None = None,
 ) -> Suite:
-    """Open a Prix-LM and a graph embedding, if given, and make the links and rules.
+    """Open a Prix-LM, a graph embedding and a reader, if given, and make the links and rules.
 
     A model or an embedding that was trained on another KB is refused: it may know the facts that a
-    confidence is fitted on.
+    confidence is fitted on. A reader is a base that no KB was used for; it reads train facts.
     split: a split of `kb`, whose models are welcome too.
     """
     model_ranker: Ranker | None = None
     graph_ranker: Ranker | None = None
+    reading: ReadingRanker | None = None
     identity = []
     if model is not None:
         completer = Completer(model, kb, progress)
@@ -142,4 +146,9 @@ def load_suite(
         weights = (embedding.node, embedding.bias)
         content = b"".join(part.detach().numpy().tobytes() for part in weights)
         identity.append(hashlib.sha256(content).hexdigest())
-    return make_suite(kb, model_ranker, graph_ranker, splits=splits, identity=" ".join(identity))
+    if reader is not None:
+        # Train facts alone are its examples, so that its scores mean the same wherever it is asked.
+        reading = ReadingRanker(kb, Reader(kb, reader), name=READER_NAME, progress=progress)
+        identity.append(reading.identity)
+    rankers = model_ranker, graph_ranker, reading
+    return make_suite(kb, *rankers, splits=splits, identity=" ".join(identity))

@@ -19,6 +19,7 @@ from prixlm.kb.store import KB, SPLITS
 from prixlm.reports.plots import read_metrics, smooth
 from prixlm.reports.tables import ResultTable
 from prixlm.types import Answer, Asked, Entity
+from prixlm.untrusted import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 9
@@ -26,8 +27,8 @@ _WIDE = 9
 
 
 def shown(text: str) -> str:
-    """Return a name without control characters and with rich's markup escaped."""
-    return escape("".join(c if c.isprintable() else " " for c in text))
+    """Return a name for rich: what a terminal would obey is escaped, and so is markup."""
+    return escape(printable(text))
 
 
 def language_name(code: str) -> str:
@@ -95,11 +96,12 @@ def print_account(console: Console, kb: KB) -> None:
     console.print(
         f"Read {account['read']:,} rows. Imported {sum(imported.values()):,} "
         f"({_listed(imported)}), rejected {sum(account['rejected'].values()):,}, "
-        f"filtered {sum(account['filtered'].values()):,}."
+        f"filtered {sum(account['filtered'].values()):,}.",
+        markup=False,
     )
     for outcome in ("rejected", "filtered"):
         if account[outcome]:
-            console.print(f"  {outcome}: {_listed(account[outcome])}")
+            console.print(f"  {outcome}: {_listed(account[outcome])}", markup=False)
     if "truncated or damaged archive" in account["rejected"]:
         console.print("  [bold]An archive is damaged[/bold]: only the rows before that were read.")
     if account["rejected"]:
@@ -107,7 +109,7 @@ def print_account(console: Console, kb: KB) -> None:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    return "; ".join(f"{shown(name)}: {count:,}" for name, count in counts.items()) or "none"
+    return "; ".join(f"{printable(name)}: {count:,}" for name, count in counts.items()) or "none"
 
 
 def print_facts(console: Console, kb: KB, langs: Sequence[str], number: int = 2) -> None:
@@ -163,10 +165,10 @@ def print_proposals(
         if path.is_file():
             _print_examples(console, path, title, columns, origin, most)
     for sentence in proposal_sentences(manifest):
-        console.print(sentence, markup=False, soft_wrap=True)
+        console.print(printable(sentence), markup=False, soft_wrap=True)
     for sentence in trial_sentences(manifest.get("trials", ())):
-        console.print(sentence, markup=False, soft_wrap=True)
-    console.print(f"Written to {folder}.", markup=False, soft_wrap=True)
+        console.print(printable(sentence), markup=False, soft_wrap=True)
+    console.print(printable(f"Written to {folder}."), markup=False, soft_wrap=True)
 
 
 def _print_examples(
@@ -200,7 +202,7 @@ def _print_examples(
                 cells.append(f"{values['confidence']:.2f}")
                 if origin:
                     cells.append(_short_list(values["origin"]))
-                table.add_row(values["lang"], *cells)
+                table.add_row(shown(values["lang"]), *cells)
             seen += batch.num_rows
     console.print(table)
 
@@ -208,7 +210,7 @@ def _print_examples(
 def _short_list(langs: Sequence[str], most: int = 4) -> str:
     """Return some languages and the number of the others."""
     others = f" +{len(langs) - most}" if len(langs) > most else ""
-    return ", ".join(langs[:most]) + others if langs else "–"
+    return shown(", ".join(langs[:most])) + others if langs else "–"
 
 
 def trial_sentences(trials: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -250,7 +252,7 @@ def print_next_steps(console: Console, work: Path, format: str = "nq") -> None:
         + (" --reference S854:URL" if format == "quickstatements" else ""),
     )
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(printable(line), markup=False, soft_wrap=True)
 
 
 _KINDS = {
@@ -364,7 +366,7 @@ def print_linked(
     for column in ("", "entity", "language", "key", "confidence"):
         table.add_column(column, justify="right" if column in ("", "confidence") else "left")
     for answer, entity in zip(answers, entities, strict=True):
-        cells = (shown(entity.name), entity.lang, shown(entity.key))
+        cells = map(shown, (entity.name, entity.lang, entity.key))
         table.add_row(str(answer.rank), *cells, f"{answer.score:.3f}")
     console.print(table)
 
@@ -384,7 +386,7 @@ def print_asked(console: Console, title: str, asked: Sequence[Asked], number: in
             relation = query.relation or language_name(query.to or "")
             names = dict.fromkeys(answer.name for answer in question.answers)  # names can collide
             table.add_row(
-                lang,
+                shown(lang),
                 shown(f"{query.subject} · {relation}"),
                 shown(", ".join(list(names)[:3])),
                 shown(", ".join(question.truth[:3])),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from prixlm.errors import PrixError
 from prixlm.files import check_pages, write_atomically
+from prixlm.files import read_json as parse_json
 
 MEAN = "mean"
 """Header of the last column: the plain mean over all others, as in the paper."""
@@ -232,7 +233,7 @@ def tables_from_json(values: Any, path: Path) -> list[ResultTable]:
 def read_json(path: Path) -> Any:
     """Parse a JSON file; refuse it in one line if it cannot be read."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return parse_json(path)
     except (OSError, ValueError) as error:
         raise PrixError(f"{path} cannot be read as JSON: {error}.") from None
 

@@ -16,16 +16,14 @@ from babel import Locale, UnknownLocaleError
 from markupsafe import Markup, escape
 
 from prixlm.service.schemas import EntityRef, Name, RelationRef, ReliabilityPoint
+from prixlm.untrusted import OBEYED
 
 MAX_SHOWN = 240
 """Characters of a name in a list; its own page shows all of them."""
 HEAT_STEPS = 9
 """Classes of colour in the heat map, above the empty one."""
 
-# Embeddings, overrides and isolates change the direction of what follows the name. Joiners and
-# the marks U+200E and U+200F stay: Persian, Hindi and Arabic names are spelt with them.
-_DIRECTIONS = "\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\ufeff"
-_UNSAFE = re.compile(f"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff{_DIRECTIONS}]")
+_UNSAFE = re.compile(f"[{OBEYED}]")
 _SPACES = re.compile("[\t\n\x0b\x0c\r\x85\u2028\u2029]+")
 
 

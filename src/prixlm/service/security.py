@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import logging
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from prixlm.errors import PrixError
+from prixlm.untrusted import printable
 
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
@@ -47,7 +47,8 @@ _HEADERS = {
 }
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _RETRY = {"Retry-After": "2"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_LOGGED = 200
+"""Characters of a path or a line of a traceback in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,9 +234,9 @@ class Guard:
         try:
             await task
         except asyncio.CancelledError:
-            logger.warning("%s broke off: the server ends", printable(scope["path"]))
+            logger.warning("%s broke off: the server ends", printable(scope["path"], _LOGGED))
         except Exception:
-            logger.exception("%s %s failed", scope["method"], printable(scope["path"]))
+            logger.exception("%s %s failed", scope["method"], printable(scope["path"], _LOGGED))
             if not call.began.is_set():
                 problem = "the server failed to answer; its log says why."
                 await error_answer(500, problem)(scope, receive, send)
@@ -404,23 +405,6 @@ def status_of(error: PrixError) -> tuple[int, dict[str, str]]:
     return status, dict(_RETRY) if status == 503 else {}
 
 
-def printable(text: str) -> str:
-    """Return text for a log: control and direction characters as escapes, at most 200 letters."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text[:200])
-
-
 def _is_same(given: str, wanted: str) -> bool:
     """Compare secrets in a time that does not tell how much of them agrees."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
-
-
-class SafeFormatter(logging.Formatter):
-    """Writes a record so that no name in it can move the cursor or forge another record."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record; the lines of a traceback are indented."""
-        lines = [f"{self.formatTime(record)} {record.levelname} {printable(record.getMessage())}"]
-        if record.exc_info:
-            trace = self.formatException(record.exc_info).split("\n")
-            lines += [f"    {printable(line)}" for line in trace]
-        return "\n".join(lines)

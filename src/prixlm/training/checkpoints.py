@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from prixlm.errors import PrixError
 from prixlm.files import disk_errors, whole_folder
+from prixlm.lm.model import ADAPTER
 
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"
@@ -101,26 +102,36 @@ def load_checkpoint(
 ) -> None:
     """Load the weights and the optimizer's moments of a checkpoint, in place."""
     folder = checkpoint_folder(run, step)
+    adapter: Any = getattr(model, "adapter", None)
+    name = "model.safetensors" if adapter is None else ADAPTER
     try:
-        weights = load_file(str(folder / "model.safetensors"))
+        weights = load_file(str(folder / name))
         moments = load_file(str(folder / _OPTIMIZER))
     except (SafetensorError, OSError) as error:
         raise PrixError(
             f"{folder} is damaged ({error}). Delete it to resume from the checkpoint before it."
         ) from None
-    # A PrixLM saves its backbone alone, so that transformers can load it; others save themselves.
-    backbone: Any = getattr(model, "backbone", model)
-    missing, unexpected = backbone.load_state_dict(weights, strict=False)
-    # The decoder's weight is tied to the embeddings, so it is saved only once.
-    assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
-    if hasattr(backbone, "tie_weights"):
-        backbone.tie_weights()
+    if adapter is None:
+        _load_weights(model, weights)
+    else:  # the frozen weights are those of the base, which the model was made from
+        adapter.load_trained(weights)
     for name, parameter in model.named_parameters():
         state = {k.split("/")[1]: v for k, v in moments.items() if k.split("/")[0] == name}
         if state:
             # Copied: `load_file` maps the file into memory, at addresses that are not aligned.
             device = parameter.device
             optimizer.state[parameter] = {k: v.to(device, copy=True) for k, v in state.items()}
+
+
+def _load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    # A PrixLM saves its backbone alone, so that transformers can load it; others save themselves.
+    backbone: Any = getattr(model, "backbone", model)
+    missing, unexpected = backbone.load_state_dict(weights, strict=False)
+    # A projection that is tied to the embeddings is saved only once.
+    tied = getattr(backbone, "all_tied_weights_keys", {})
+    assert not unexpected and set(missing) <= set(tied), (missing, unexpected)
+    if hasattr(backbone, "tie_weights"):
+        backbone.tie_weights()
 
 
 @contextmanager

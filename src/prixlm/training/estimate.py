@@ -33,17 +33,22 @@ class PretrainEstimate(RunCosts):
     """What a pretraining would take on this machine."""
 
     pieces: int  # of the tokenizer
+    trained: int  # parameters that are not frozen
     links: int  # of one epoch
     dropped: float  # share of the sample that the length rule leaves out
 
     def as_text(self) -> str:
         """Return the figures as sentences."""
         return (
-            f"Would train {self.parameters / 1e6:,.1f} M parameters ({self.pieces:,} pieces) on "
+            f"Would train {self._share()} ({self.pieces:,} pieces) on "
             f"{self.triples:,} triples and {self.links:,} links an epoch "
             f"({self.dropped:.1%} of a sample are too long).\n"
             + self.costs_text("facts", _fragmentation())
         )
+
+    def _share(self) -> str:
+        every = f"{self.parameters / 1e6:,.1f} M parameters"
+        return every if self.trained >= self.parameters else f"{self.trained / 1e6:,.1f} of {every}"
 
 
 def estimate_pretrain(
@@ -52,6 +57,7 @@ def estimate_pretrain(
     """Time a sample of a run; write nothing."""
     check_kb(kb, config)
     model = make_model(kb, config, progress)
+    model.recompute = config.recompute
     if torch.cuda.is_available():
         model = model.cuda()
     triples, links = _count_facts(kb, config)
@@ -62,13 +68,17 @@ def estimate_pretrain(
     # so they count as steps even if they are too long.
     facts = round(triples * len(short) / len(sample)) + links
     steps = config.epochs * -(-facts // config.batch)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in model.backbone.parameters())
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     num_kept = len({round(share * steps) for share in (*config.training.checkpoints, 1.0)})
-    checkpoint = 12 * parameters  # weights and Adam's two moments
+    # The weights and, of those that are trained, Adam's two moments; LoRA's weights come twice:
+    # merged, and apart.
+    checkpoint = 4 * parameters + 8 * trained + (0 if model.adapter is None else 4 * trained)
     tokens = float(np.mean([len(fact.ids) for fact in sample])) / 2  # of one entity's name
     cache = round(kb.num_entities * (8 + 4 * tokens))  # an offset and int32 ids for each name
     return PretrainEstimate(
         parameters=parameters,
+        trained=trained,
         pieces=len(model.tokenizer),
         triples=triples,
         links=links,
@@ -127,10 +137,13 @@ def _sample(kb: KB, model: PrixLM, config: PretrainConfig, link_share: float) ->
     for subject, relation, object_, text, lang in facts:
         prefix = model.encoder.encode(subject, relation, None, text, lang=lang)
         ids = model.encoder.encode(subject, relation, object_, text, lang=lang)
-        # All but the description, the eight special tokens of an input and the two after it.
-        num_tokens = len(model.encoder.encode(subject, relation, object_, lang=lang)) - 10
-        # Inputs end before [EOS] and the separator; targets are the object and [EOS].
-        encoded.append(_EncodedFact(ids[:-2], len(prefix), ids[len(prefix) : -1], num_tokens))
+        # An input ends with [EOS] and, if the base has one, a separator.
+        ids = ids[: len(ids) - len(model.encoder.separators[:1])]
+        # The names of a fact: all but the description, the special tokens before them, and [EOS].
+        plain = len(model.encoder.encode(subject, relation, object_, lang=lang))
+        num_tokens = plain - model.encoder.num_special - 1 - len(model.encoder.separators[:1])
+        # Inputs end before [EOS]; targets are the object and [EOS].
+        encoded.append(_EncodedFact(ids[:-1], len(prefix), ids[len(prefix) :], num_tokens))
     return encoded
 
 
@@ -155,9 +168,8 @@ def _measure(
     model.train()
     optimizer = make_optimizer(model, config.training)
     lengths = np.array([len(fact.ids) for fact in facts[: config.batch]])
-    padding = model.encoder.id(model.encoder.base.padding)
     batches = [
-        _collate([facts[i] for i in rows], padding)
+        _collate([facts[i] for i in rows], model.encoder.padding)
         for rows in cut_batches(lengths, config.token_budget)
     ]
     precision = choose_precision(config.training.precision)

@@ -73,7 +73,9 @@ class TrainingConfig:
     seed: int = 0  # of new weights and of dropout
 
     def __post_init__(self) -> None:
-        if not self.lr > 0 or not 0 <= self.warmup <= 1 or not self.clip > 0:
+        if not 0 <= self.seed < 1 << 63:
+            raise PrixError(f"seed {self.seed}: expected 0 to {(1 << 63) - 1}.")
+        if not 0 < self.lr < math.inf or not 0 <= self.warmup <= 1 or not self.clip > 0:
             raise PrixError(
                 f"lr {self.lr}, clip {self.clip}, warmup {self.warmup}: expected lr and clip above "
                 "0, and warmup from 0 to 1."
@@ -178,13 +180,15 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Return the paper's Adam (decoupled, if there is weight decay), or Adagrad."""
-    # Fused: one kernel call updates a parameter and its moments.
+    # Fused: one kernel call updates a parameter and its moments. Of an adapted model, most
+    # parameters are frozen.
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.optimizer == "adagrad":
         return torch.optim.Adagrad(
-            model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+            parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
     return torch.optim.AdamW(
-        model.parameters(),
+        parameters,
         lr=config.lr,
         betas=config.betas,
         weight_decay=config.weight_decay,
@@ -347,6 +351,8 @@ class _Loop:
         # Every process has to send the same parameters in the same order.
         grads: list[Tensor] = []
         for parameter in self.model.parameters():
+            if not parameter.requires_grad:
+                continue
             if parameter.grad is None:  # no batch of this process reached it
                 parameter.grad = torch.zeros_like(parameter)
             grads.append(parameter.grad)
@@ -444,10 +450,11 @@ def _own_weights(model: nn.Module) -> None:
     """Copy weights that are mapped from a file, in place, to memory of this process.
 
     Mapped weights lie where the file's header ends, elsewhere in a resumed run than in its start,
-    and they change if the file is overwritten. Training writes them all: a copy costs no memory.
+    and they change if the file is overwritten. Training writes those that are not frozen: a copy
+    of them costs no memory.
     """
     for parameter in model.parameters():
-        if parameter.device.type == "cpu":
+        if parameter.device.type == "cpu" and parameter.requires_grad:
             parameter.data = parameter.data.clone()
 
 

@@ -38,6 +38,7 @@ from prixlm.reports.plots import plot_metrics
 from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
 from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
+from prixlm.training.lora import adapt
 from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
 from prixlm.types import Array, Progress
 
@@ -66,6 +67,10 @@ class PretrainConfig:
     trim: bool = False  # keep only the pieces of the base's vocabulary that the KB needs
     keep: str | None = None  # text file whose pieces are kept too, with trim
     descriptions: int = 0  # tokens of the subject's description to read after its name
+    prefix: str = "own"  # how a decoder reads the prefix: own (causally) or both (directions)
+    adapt: str = "full"  # train all weights, or lora: small matrices beside frozen ones
+    lora_rank: int = 16  # rank of these matrices
+    recompute: bool = False  # compute layers again in the backward pass: less memory, more time
     supply: SupplyConfig = field(default_factory=SupplyConfig)  # which facts
     training: TrainingConfig = field(default_factory=TrainingConfig)  # how to train
     compact: CompactConfig = field(default_factory=CompactConfig)  # size, if base is compact
@@ -83,6 +88,17 @@ class PretrainConfig:
             )
         if self.reading not in READINGS:
             raise PrixError(f"reading {self.reading}: expected {', '.join(READINGS)}.")
+        if self.prefix not in ("own", "both"):
+            raise PrixError(f"prefix {self.prefix}: expected own or both.")
+        if self.adapt not in ("full", "lora") or self.lora_rank < 1:
+            raise PrixError(
+                f"adapt {self.adapt}, lora_rank {self.lora_rank}: expected full or lora, and a "
+                "rank of 1 or more."
+            )
+        if self.base == "compact" and (self.adapt == "lora" or self.prefix == "both"):
+            raise PrixError(
+                "a compact model is trained from random weights: leave out --adapt and --prefix."
+            )
         if self.keep is not None and not self.trim:
             raise PrixError("--keep requires --trim: it names a text whose pieces are kept.")
         if self.base == "compact" and self.trim:
@@ -124,7 +140,12 @@ class PretrainConfig:
             del values["training"][name]
         # A budget cuts the sum of a step into passes. It has to be free to fall when memory runs
         # out, so that it may change, like the number of processes, during a run.
-        del values["token_budget"], values["base"]
+        del values["token_budget"], values["base"], values["recompute"]
+        # Runs from before there was a choice can be resumed.
+        if self.adapt == "full":
+            del values["adapt"], values["lora_rank"]
+        if self.prefix == "own":
+            del values["prefix"]
         if not self.descriptions:  # as before there were any
             del values["descriptions"]
         if self.reading == "script":
@@ -158,6 +179,7 @@ def pretrain(
         # The first process makes the tokenizer and the token cache; the others then find them.
         with state.main_process_first():
             model = _start(kb, to, config, progress)
+            model.recompute = config.recompute
             task = PretrainTask(kb, model, config, progress)
         if state.is_main_process:
             with disk_errors(to / "run.toml"):
@@ -168,6 +190,8 @@ def pretrain(
             if state.is_main_process:
                 with suppress(OSError):  # of a full disk: the error of `train` reports it
                     plot_metrics(to)
+        if model.adapter is not None:  # what is saved is a plain checkpoint
+            model.adapter.merge()
         if state.is_main_process:
             with saving(to / "model.safetensors"):
                 task.save(model, to)
@@ -213,14 +237,18 @@ def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None)
             kb, tokenizer, texts, progress, descriptions=described > 0, reading=config.reading
         )
 
-    return PrixLM.from_base(
+    model = PrixLM.from_base(
         config.base,
         kb.languages,
         seed=seed,
         keep=keep if config.trim else None,
         descriptions=described,
         reading=config.reading,
+        prefix=config.prefix,
     )
+    if config.adapt == "lora":
+        adapt(model, rank=config.lora_rank, seed=seed)
+    return model
 
 
 def _check_folder(to: Path) -> None:
@@ -239,7 +267,7 @@ def _start(kb: KB, to: Path, config: PretrainConfig, progress: Progress | None) 
     all others, and a run that is killed before its first checkpoint, read it.
     """
     fingerprint = _fingerprint(kb, config)
-    if read_state(to, fingerprint) is not None:
+    if read_state(to, fingerprint) is not None and config.adapt == "full":
         return PrixLM.load(checkpoint_folder(to, checkpoint_steps(to)[-1]))
     if config.base != "compact":
         return make_model(kb, config, progress)

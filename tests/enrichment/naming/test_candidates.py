@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from prixlm.enrichment.naming.candidates import FEATURES, Kinds, Lexicon, Namer, Thing, is_taken
+from prixlm.enrichment.naming.candidates import (
+    FEATURES,
+    Kinds,
+    Language,
+    Lexicon,
+    Namer,
+    Thing,
+    is_taken,
+)
 from prixlm.enrichment.naming.writing import NameWriter
 from tests.enrichment.naming.test_chunks import WORDS, spell
 
@@ -108,3 +116,30 @@ def test_a_word_is_familiar_by_its_rarest_count() -> None:
 def test_a_name_that_another_language_has_is_taken() -> None:
     assert is_taken(thing(("en", "Oslo"), own="Oslo"))
     assert not is_taken(thing(("en", "Oslo"), own="Осло"))
+
+
+def test_the_frequency_of_words_tells_spellings_apart() -> None:
+    writer = NameWriter.fit(PAIRS, ("Cyrl",))
+    language = Language({"товари": 1e-5, "дом": 1e-3})
+    lexicon = Lexicon([own for _, own in PAIRS], language)
+    namer = Namer(("Cyrl",), {}, {"en": writer}, lexicon, Kinds([], []))
+    found = namer.candidates([thing(("en", "Tovari"))], [[]])
+    row = found.text.index("Товари")
+    assert column(found, "frequency")[row] == pytest.approx(4)
+    assert column(found, "frequency_lead")[row] == pytest.approx(4)
+    others = [n for n, text in enumerate(found.text) if text.lower() != "товари"]
+    assert (column(found, "frequency")[others] == 0).all()
+    assert (column(found, "log_mean")[others] < column(found, "log_mean")[row]).all()
+
+
+def test_a_language_without_known_words_has_no_frequencies(namer: Namer) -> None:
+    found = namer.candidates([thing(("en", "Tovari"))], [[]])
+    for name in ("frequency", "frequency_mean", "spelt_as_words"):
+        assert np.isnan(column(found, name)).all()
+    assert not np.isnan(column(found, "spelt_as_names")).any()
+
+
+def test_words_of_japanese_are_told_by_their_script() -> None:
+    lexicon = Lexicon([], Language({"ベトナム": 1e-5, "語": 1e-3}))
+    assert lexicon.frequencies("ベトナム語") == pytest.approx((4, 5))
+    assert lexicon.frequencies("ベトナン語")[0] == 0

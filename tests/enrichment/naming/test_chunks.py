@@ -6,6 +6,7 @@ import math
 import pytest
 
 from prixlm.enrichment.naming.chunks import ChunkModel, align_pairs, usable_chunks
+from prixlm.enrichment.naming.vocabulary import Vocabulary
 
 LETTERS = dict(zip("abdegiklmnoprstuv", "абдегиклмнопрстув", strict=True)) | {"sh": "ш", "q": "кс"}
 SYLLABLES = [c + v for c in "bdgklmnprstv" for v in "aeiou"]
@@ -81,14 +82,16 @@ def probability(model: ChunkModel, chunks: list[int]) -> float:
     """P of a sequence: the product over its chunks and the end, with the last two as context."""
     value, context = 1.0, [-1]
     for chunk in [*chunks, 0]:
-        value *= model.probability(chunk, tuple(context[-2:]))
+        value *= model.ngrams.probability(chunk, tuple(context[-2:]))
         context.append(chunk)
     return value
 
 
 def test_the_probabilities_of_what_can_follow_add_up_to_one(model: ChunkModel) -> None:
     for context in ((), (-1,), (-1, 1), (2, 3), (10**6,)):
-        total = sum(model.probability(chunk, context) for chunk in range(model.num_chunks + 1))
+        total = sum(
+            model.ngrams.probability(chunk, context) for chunk in range(model.num_chunks + 1)
+        )
         assert total == pytest.approx(1)
 
 
@@ -100,3 +103,32 @@ def test_equal_pairs_give_equal_answers(model: ChunkModel) -> None:
 def test_no_pairs_make_a_model_that_writes_nothing() -> None:
     assert align_pairs([]) == []
     assert ChunkModel.fit([]).write("a") == []
+
+
+def test_known_words_are_found_behind_better_spellings() -> None:
+    # Each letter has two spellings; the rare one never is among the best of a long word.
+    common = [[("a", "а"), ("b", "б")]] * 30
+    rare = [[("a", "о")], [("b", "п")]] * 3
+    model = ChunkModel([*common, *rare])
+    word, odd = "ab" * 5, "оп" * 5
+    assert odd not in dict(model.write(word))
+    known = Vocabulary({odd: 1e-6})
+    found = dict(model.write(word, known=known))
+    assert found[odd] > 0 and max(found, key=found.__getitem__) != odd
+    assert dict(model.write(word)).keys() <= found.keys()
+
+
+def test_a_search_among_known_words_agrees_with_scoring_each_of_them(model: ChunkModel) -> None:
+    words = ["товари", "товаре", "тувари", "тофари", "мелон"]
+    found = model._search("tovari", 50, Vocabulary(dict.fromkeys(words, 1e-06)))
+    possible = {word: model.joint("tovari", word) for word in words}
+    assert found.keys() == {word for word, log in possible.items() if log > -math.inf}
+    for word, log in found.items():
+        assert log >= possible[word] - 1e-9, "a sum over cuts is not below the best cut"
+
+
+def test_the_joint_probability_is_that_of_the_best_cut(model: ChunkModel) -> None:
+    free = model._search("tovari", 50, None)
+    assert free["товари"] >= model.joint("tovari", "товари") - 1e-9
+    assert model.joint("tovari", "товари") > model.joint("tovari", "товару")
+    assert model.joint("tovari", "") == model.joint("日", "товари") == -math.inf

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from prixlm.enrichment.naming.vocabulary import Vocabulary
 from prixlm.enrichment.naming.writing import (
     Accents,
     Casing,
@@ -84,9 +85,20 @@ def test_too_few_words_teach_no_letters() -> None:
 
 
 def test_the_number_of_accents_of_a_word_is_learnt() -> None:
-    accents = Accents(["μάριος", "πέτρος", "νίκος", "και"])
-    assert accents.probability("γιώργος") <= accents.probability("γιώργα")
-    assert accents.probability("γιώργα") > accents.probability("γιώργά")
+    accents = Accents(["μάριος", "πέτρος", "νίκος", "και", "το", "ροκ"])
+    one, two, none = accents.probabilities(["γιώργα", "γιώργά", "γιωργα"])
+    assert one > two and one > none
+    without, accented = accents.probabilities(["νετς", "νέτς"])
+    assert without > accented, "a word of one syllable has no accent"
+    assert Accents(["дом"]).probabilities(["мир", "мйр"]) == [1, 1]
+
+
+def test_numbers_of_a_qualifier_find_their_place() -> None:
+    films = [
+        (f"{a} (19{n:02} film)", f"{b} (фильм, 19{n:02})") for n, (a, b) in enumerate(PAIRS[:60])
+    ]
+    writer = NameWriter.fit(films, ("Cyrl",))
+    assert writer.write("Melonu (2005 film)")[0].text == "мелону (фильм, 2005)"
 
 
 def test_capitals_are_those_of_the_language() -> None:
@@ -104,3 +116,43 @@ def test_the_case_of_a_name_is_that_of_its_first_letter() -> None:
         and math.isnan(is_capital("42"))
         and math.isnan(is_capital(""))
     )
+
+
+def test_a_pattern_of_several_names_is_used(writer: NameWriter) -> None:
+    assert "остров мелону" in [answer.text for answer in writer.write("Melonu Island")]
+
+
+def test_words_in_another_order_teach_which_word_is_which() -> None:
+    # "island" stands last and is written first.
+    swapped = [(f"{word} island", f"остров {spell(word)}") for word in WORDS[:80]]
+    writer = NameWriter.fit(swapped, ("Cyrl",))
+    assert writer.write("Island")[0].text == "остров"
+    assert writer.write("Melonu Island")[0].text == "остров мелону"
+
+
+def test_a_known_word_is_preferred_to_another_spelling_of_its_sound() -> None:
+    rare = [(word, spell(word).replace("е", "э")) for word in WORDS[::4] if "e" in word]
+    examples = Examples([*PAIRS, *rare], ("Cyrl",))
+    plain, knowing = (
+        {answer.text: answer.probability for answer in writer.write("Melonu")}
+        for writer in (
+            NameWriter(examples),
+            NameWriter(examples, vocabulary=Vocabulary({"мэлону": 1e-6})),
+        )
+    )
+    gain = knowing["мэлону"] / knowing["мелону"] / (plain["мэлону"] / plain["мелону"])
+    assert gain > 4
+
+
+def test_any_text_has_a_log_probability_that_agrees_with_what_is_written(
+    writer: NameWriter,
+) -> None:
+    for name in ("Melonu Tovaru", "Green Tovari", "Melonu Island"):
+        for answer in writer.write(name):
+            log = writer.log_probability(name, answer.text)
+            assert math.log(answer.probability) - 1e-9 <= log <= 0
+    good, bad = (writer.log_probability("Tovaru", text) for text in ("товару", "мелон"))
+    assert bad < good <= 0
+    for name in ("", "🙂", "日本", "x" * 400):
+        assert -1000 < writer.log_probability(name, "товару") <= 0
+        assert -1000 < writer.log_probability("Tovaru", name) <= 0

@@ -15,19 +15,25 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from prixlm.arrays import group_starts, rank_in_group
+from prixlm.enrichment.naming.endings import Endings
+from prixlm.enrichment.naming.vocabulary import Spelling, Vocabulary
 from prixlm.enrichment.naming.writing import Casing, NameWriter, is_capital
 from prixlm.languages import script_of_text
 from prixlm.romanise import romanise
 from prixlm.types import Array
 
-MOST_WRITTEN = 10
+MOST_WRITTEN = 20
 """Most written candidates of a thing."""
+_MOST_CASED = 6
+"""Written candidates that are tried with capitals and without; others as is usual for the kind."""
+_MOST_EDITED, _MOST_VARIANTS = 3, 6
+"""Written candidates whose ending is exchanged, and other endings of each, at most."""
 FEATURES = (
     *("best_rate", "rate_share", "langs_share", "num_langs", "num_taken"),
     *("pooled", "best_probability", "proposers", "first_share", "known", "lead", "place"),
@@ -35,8 +41,24 @@ FEATURES = (
     *("capital", "capital_sources", "lower_words", "sounds_like", "sounds_like_mean"),
     *("num_sources", "distinct_sources", "source_words", "hyphens", "ending_2", "ending_3"),
     *("kind_alike", "kind_taken", "kind_capital"),
+    *("log_mean", "log_best", "log_worst", "log_lead"),
+    *("frequency", "frequency_mean", "frequency_lead", "spelt_as_names", "spelt_as_words"),
+    *("edited", "agreement"),
 )
-"""Columns of the features; the probability of each writer follows."""
+"""Columns of the features; the log-probability by each writer follows."""
+NUM_SPELT = 40_000
+"""Frequent words that the spelling of the language is learnt from."""
+NUM_READ = 200_000
+"""Frequent words that can be found by their sound."""
+_MOST_SPELT = 20_000
+"""Names that their spelling is learnt from."""
+_UNWRITTEN = -15.0
+"""Log-probability of a name that no writer can write."""
+_RUNS = re.compile(
+    # Japanese has no spaces: a change of script is as good as one.
+    "[\u30a1-\u30fa\u30fc]+|[\u3041-\u309f]+|[\u3005\u4e00-\u9fff]+"
+    "|[^\\W\u30a1-\u30fa\u30fc\u3041-\u309f\u3005\u4e00-\u9fff]+"
+)
 _ENDINGS = (2, 3)
 """Letters of a name's ending."""
 _KIND_PSEUDO = 5.0
@@ -59,6 +81,8 @@ class _Candidate:
     written: dict[str, float] = field(default_factory=dict)  # probability by source language
     num_first: int = 0  # writers whose first answer it is
     known: float = 0.0  # share of known words, at best
+    logs: dict[str, float] = field(default_factory=dict)  # log-probability by source language
+    edited: float = math.nan  # letters that another ending has less; NaN if it has its own
 
 
 @dataclass(frozen=True)
@@ -74,13 +98,30 @@ class Candidates:
     is_right: Array  # (N,) whether it is the language's own name; False where that is unknown
 
 
-class Lexicon:
-    """The words of a language's names: how often each occurs, and its capitals."""
+class Language:
+    """What is known of a language without its names: frequent words, and how they are spelt."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, frequencies: Mapping[str, float]) -> None:
+        """frequencies: share of all text by word; empty if the language has no such list."""
+        self.vocabulary = Vocabulary(frequencies)
+        self.spelling: Spelling | None = None
+        if frequencies:
+            self.vocabulary.read(NUM_READ)
+            self.spelling = Spelling(self.vocabulary.most_frequent(NUM_SPELT))
+
+
+class Lexicon:
+    """The words of a language: how often each occurs in names and in text, and its capitals."""
+
+    def __init__(self, names: Iterable[str], language: Language | None = None) -> None:
+        """language: what is known of it without names."""
         names = list(names)
+        language = language or Language({})
         self.casing = Casing(names)
         self._counts = Counter(word for name in names for word in _words(name))
+        self.vocabulary = language.vocabulary.with_names(self._counts)
+        self._of_words = language.spelling
+        self._of_names = Spelling(word for name in names[:_MOST_SPELT] for word in _words(name))
 
     def familiarity(self, text: str) -> tuple[float, float]:
         """Return the share of a text's words that are known, and the logarithm of the rarest."""
@@ -88,6 +129,26 @@ class Lexicon:
         if not counts:
             return math.nan, math.nan
         return sum(map(bool, counts)) / len(counts), math.log1p(min(counts))
+
+    def frequencies(self, text: str) -> tuple[float, float]:
+        """Return the Zipf frequency of a text's rarest word, and their mean; 0 if unknown."""
+        words = _RUNS.findall(text.lower())
+        if not words or not len(self.vocabulary):
+            return math.nan, math.nan
+        found = [self.vocabulary.frequency(word) for word in words]
+        return min(found), sum(found) / len(found)
+
+    def spellings(self, text: str) -> tuple[float, float]:
+        """Return how a text's oddest word is spelt beside words of names, and beside all words."""
+        words = _words(text)
+        return _oddest(self._of_names, words), _oddest(self._of_words, words)
+
+
+def _oddest(spelling: Spelling | None, words: Sequence[str]) -> float:
+    """Return the log-probability a letter of the least probable word; NaN if that is unknown."""
+    if spelling is None or not words:
+        return math.nan
+    return min(map(spelling.log_probability, words))
 
 
 def _words(text: str) -> list[str]:
@@ -103,12 +164,15 @@ class Namer:
     writers: Mapping[str, NameWriter]  # by source language
     lexicon: Lexicon
     kinds: "Kinds"
+    foreign: tuple[str, ...] = ()  # other scripts that some of the language's names are in
     writes: bool = True  # False: only names that are taken over
 
     def can_read(self, name: str) -> bool:
-        """Return whether a name is in a script of the language, or has no letters at all."""
+        """Return whether the language could use a name: by its script, or without any letters."""
         script = script_of_text(name)
-        return script in self.scripts if script else not any(map(str.isalpha, name))
+        if not script:
+            return not any(map(str.isalpha, name))
+        return script in self.scripts or script in self.foreign
 
     def candidates(self, things: Sequence[Thing], kind: Sequence[Sequence[int]]) -> Candidates:
         """Return candidates with their features. kind: relations of each thing (see `Kinds`)."""
@@ -116,7 +180,7 @@ class Namer:
         texts: list[str] = []
         found: list[_Candidate] = []
         for number, thing in enumerate(things):
-            for text, candidate in self._of_thing(thing).items():
+            for text, candidate in self._of_thing(thing, kind[number]).items():
                 owner.append(number)
                 texts.append(text)
                 found.append(candidate)
@@ -134,7 +198,7 @@ class Namer:
             np.array(right, bool),
         )
 
-    def _of_thing(self, thing: Thing) -> dict[str, _Candidate]:
+    def _of_thing(self, thing: Thing, relations: Sequence[int]) -> dict[str, _Candidate]:
         """Return the candidates of one thing by their text."""
         candidates: dict[str, _Candidate] = {}
         for name, langs, _ in thing.names:
@@ -150,18 +214,50 @@ class Namer:
                     item.num_first += place == 0
                     item.known = max(item.known, answer.known)
         best = sorted(written.items(), key=lambda item: (-sum(item[1].written.values()), item[0]))
-        for text, item in best[:MOST_WRITTEN]:
-            for variant in self.lexicon.casing.variants(text):
+        best = best[:MOST_WRITTEN]
+        for text, item in best:
+            item.logs = self._logs(thing, text)
+        best += self._with_other_endings(best, relations, set(written))
+        is_common = self.kinds.features([relations])[0, 2] < 0.5
+        for number, (text, item) in enumerate(best):
+            variants = self.lexicon.casing.variants(text)
+            if number >= _MOST_CASED:
+                variants = variants[-1:] if is_common else variants[:1]
+            for variant in variants:
                 if variant in candidates:
-                    known = candidates[variant]
-                    known.written, known.num_first, known.known = (
-                        item.written,
-                        item.num_first,
-                        item.known,
-                    )
+                    candidates[variant] = replace(item, taken=candidates[variant].taken)
                 elif self.can_read(variant):
-                    candidates[variant] = _Candidate([], item.written, item.num_first, item.known)
+                    candidates[variant] = replace(item, taken=[])
         return candidates
+
+    def _with_other_endings(
+        self,
+        best: Sequence[tuple[str, _Candidate]],
+        relations: Sequence[int],
+        written: set[str],
+    ) -> list[tuple[str, _Candidate]]:
+        """Return names that differ from the best ones in an ending.
+
+        What is known of a name holds for its variant; only `edited` tells them apart.
+        """
+        found: list[tuple[str, _Candidate]] = []
+        for text, item in best[:_MOST_EDITED]:
+            variants = self.kinds.other_endings.variants(relations, text, self.lexicon.vocabulary)
+            for variant in variants[:_MOST_VARIANTS]:
+                if variant not in written:
+                    written.add(variant)
+                    found.append((variant, replace(item, edited=len(text) - len(variant))))
+        return found
+
+    def _logs(self, thing: Thing, text: str) -> dict[str, float]:
+        """Return the log-probability of a text by each source that names the thing."""
+        logs: dict[str, float] = {}
+        for name, langs, _ in thing.names:
+            for lang in langs:
+                if lang in self.writers:
+                    log = self.writers[lang].log_probability(name, text)
+                    logs[lang] = max(log, logs.get(lang, -math.inf))
+        return logs
 
     def _features(
         self,
@@ -180,7 +276,7 @@ class Namer:
         ]
         # (N,) each: what every single source says.
         single = [
-            np.array([item.written.get(lang, math.nan) for item in found]) for lang in self.writers
+            np.array([item.logs.get(lang, math.nan) for item in found]) for lang in self.writers
         ]
         columns = [
             self._taken_features(owner, found),
@@ -189,6 +285,7 @@ class Namer:
             np.array([_about(thing) for thing in things])[owner],
             np.array(endings),
             self.kinds.features(kind)[owner],
+            self._spelling_features(owner, texts, found),
             *single,
         ]
         return np.column_stack(columns)
@@ -231,6 +328,27 @@ class Namer:
             place,
         ]
         return np.stack(columns, axis=1)
+
+    def _spelling_features(
+        self, owner: Array, texts: Sequence[str], found: Sequence[_Candidate]
+    ) -> Array:
+        """Return what all sources, and the words of the language, say of a spelling: (N, 11)."""
+        logs = [list(item.logs.values()) for item in found]
+        mean = np.array([_mean(row) for row in logs])
+        lower = [text.lower() for text in texts]
+        frequencies = np.array([self.lexicon.frequencies(text) for text in texts])
+        columns = [
+            mean,
+            np.array([max(row, default=math.nan) for row in logs]),
+            np.array([min(row, default=math.nan) for row in logs]),
+            _leads(owner, lower, np.nan_to_num(mean, nan=_UNWRITTEN), _UNWRITTEN)[0],
+            frequencies,
+            _leads(owner, lower, np.nan_to_num(frequencies[:, 0]))[0],
+            np.array([self.lexicon.spellings(text) for text in lower]),
+            np.array([item.edited for item in found]),
+            np.array([self.kinds.other_endings.agreement(text) for text in texts]),
+        ]
+        return np.column_stack(columns)
 
     def _text_features(self, things: Sequence[Thing], owner: Array, texts: Sequence[str]) -> Array:
         """Return how each name looks, and how it reads beside the sources: (N, 11)."""
@@ -279,7 +397,9 @@ def _source(thing: Thing, candidate: _Candidate) -> str:
     return next(name for name, langs, _ in thing.names if lang in langs)
 
 
-def _leads(owner: Array, lower: Sequence[str], pooled: Array) -> tuple[Array, Array]:
+def _leads(
+    owner: Array, lower: Sequence[str], pooled: Array, alone: float = 0.0
+) -> tuple[Array, Array]:
     """Return by how much each name leads the best other one of its thing, and its place: (N,)."""
     names = np.array([f"{row}\t{text}" for row, text in zip(owner, lower, strict=True)])
     _, name = np.unique(names, return_inverse=True)
@@ -292,7 +412,7 @@ def _leads(owner: Array, lower: Sequence[str], pooled: Array) -> tuple[Array, Ar
     sizes = np.diff(np.append(starts, len(order)))
     first = pooled[order[starts]]
     # The second one of a thing, or 0 where there is one name only.
-    second = np.where(sizes > 1, pooled[order[np.minimum(starts + 1, len(order) - 1)]], 0.0)
+    second = np.where(sizes > 1, pooled[order[np.minimum(starts + 1, len(order) - 1)]], alone)
     group = np.searchsorted(owner[order[starts]], owner)
     place = place[name]
     return pooled - np.where(place == 0, second[group], first[group]), place
@@ -334,6 +454,7 @@ class Kinds:
         self._mean = np.nansum(values, axis=0) / known
         sums: dict[int, Array] = {}
         self._num_things: Counter[int] = Counter()
+        self.other_endings = Endings(kind, [thing.own or "" for thing in things])
         self._endings: Counter[tuple[int, str]] = Counter()  # by relation; -1 stands for all
         for relations, thing, value in zip(kind, things, values, strict=True):
             value = np.where(np.isnan(value), self._mean, value)

@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from prixlm.enrichment.naming.ngrams import NGrams, State
+from prixlm.enrichment.naming.vocabulary import Vocabulary
 from prixlm.types import Array
 
 MAX_LETTERS = 30
@@ -43,10 +45,10 @@ _MARGIN = 0.5
 """Nats a letter by which an alignment has to beat chance."""
 _ORDER = 6
 """Chunk pairs of the longest n-gram."""
-_DISCOUNT = 0.85
 _BEHIND = 7.0
 """Nats behind the best at which a beam, or a chunk that could follow one, is dropped."""
-_START, _END = -1, 0
+_BEHIND_KNOWN = 12.0
+"""The same among known words: few prefixes compete, and the end of a word may decide."""
 
 ChunkPair = tuple[str, str]
 
@@ -276,14 +278,10 @@ def _cut(chunks: list[ChunkPair]) -> list[ChunkPair]:
     return cut
 
 
-_State = tuple[int, ...]
-
-
 class ChunkModel:
     """N-grams of chunk pairs, and the search for the best spelling of a word."""
 
     def __init__(self, sequences: Sequence[Sequence[ChunkPair]], order: int = _ORDER) -> None:
-        self._order = order
         numbers: dict[ChunkPair, int] = {}
         self._targets = [""]  # of each chunk pair by number; 0 is the end
         for sequence in sequences:
@@ -291,16 +289,19 @@ class ChunkModel:
                 if pair not in numbers:
                     numbers[pair] = len(self._targets)
                     self._targets.append(pair[1])
-        # Count of each chunk pair after each context, from the empty one to `order` - 1 pairs.
-        self._counts = _count_ngrams(
-            [[_START, *(numbers[pair] for pair in sequence), _END] for sequence in sequences], order
+        self.ngrams = NGrams(
+            [
+                [NGrams.START, *(numbers[pair] for pair in sequence), NGrams.END]
+                for sequence in sequences
+            ],
+            order,
+            len(self._targets),
         )
-        self._totals = {context: sum(c.values()) for context, c in self._counts.items()}
         by_source: dict[str, list[int]] = defaultdict(list)
         for (source, _), number in numbers.items():
             by_source[source].append(number)
         self._by_source = dict(by_source)
-        self._memo: dict[tuple[_State, str], list[tuple[float, _State, str]]] = {}
+        self._memo: dict[tuple[State, str], list[tuple[float, State, str]]] = {}
 
     @classmethod
     def fit(cls, pairs: Sequence[tuple[str, str]], order: int = _ORDER) -> "ChunkModel":
@@ -313,27 +314,58 @@ class ChunkModel:
         """Number of distinct chunk pairs."""
         return len(self._targets) - 1
 
-    def probability(self, chunk: int, context: _State) -> float:
-        """Return P(chunk | context), interpolated over all suffixes of the context."""
-        value = 1.0 / len(self._targets)
-        for size in range(len(context) + 1):
-            suffix = context[len(context) - size :]
-            counts = self._counts.get(suffix)
-            if counts is None:
-                break
-            held = max(counts.get(chunk, 0) - _DISCOUNT, 0)
-            value = (held + _DISCOUNT * len(counts) * value) / self._totals[suffix]
-        return value
-
-    def write(self, word: str, most: int = 8, beam: int = 12) -> list[tuple[str, float]]:
+    def write(
+        self, word: str, most: int = 8, beam: int = 12, known: Vocabulary | None = None
+    ) -> list[tuple[str, float]]:
         """Return spellings of a word with their share of the beam's probability, the best first.
+
+        known: words that the language is known to use. The best `most` of them are returned, too,
+        even if the beam alone would lose them.
 
         Empty for a word with a letter that no chunk has: nothing is written by guess.
         """
-        columns: list[dict[tuple[_State, str], float]] = [{} for _ in range(len(word) + 1)]
-        columns[0][((_START,), "")] = 0.0
+        spellings = self._search(word, beam, None)
+        if known and spellings:
+            found = self._search(word, 3 * beam, known)
+            for text in _best(found, most):
+                if text not in spellings:
+                    spellings[text] = found[text]
+        return _shares(spellings, most, known)
+
+    def joint(self, word: str, text: str) -> float:
+        """Return the log-probability of a word together with one spelling; -inf if impossible."""
+        best: list[dict[tuple[State, int], float]] = [{} for _ in range(len(word) + 1)]
+        best[0][((NGrams.START,), 0)] = 0.0
         for position in range(len(word)):
-            beams = _largest(beam, columns[position])
+            for size in (1, 2):
+                source = word[position : position + size]
+                if len(source) < size or source not in self._by_source:
+                    continue
+                column = best[position + size]
+                for (state, done), score in best[position].items():
+                    for log, next_state, target in self._expand(state, source):
+                        if text.startswith(target, done):
+                            key = (next_state, done + len(target))
+                            if score + log > column.get(key, -math.inf):
+                                column[key] = score + log
+        return max(
+            (
+                score + self._log_end(state)
+                for (state, done), score in best[-1].items()
+                if done == len(text)
+            ),
+            default=-math.inf,
+        )
+
+    def _search(self, word: str, beam: int, known: Vocabulary | None) -> dict[str, float]:
+        """Return the log-probability of each spelling that a beam search finds.
+
+        known: if given, only its words, and only their prefixes on the way.
+        """
+        columns: list[dict[tuple[State, str], float]] = [{} for _ in range(len(word) + 1)]
+        columns[0][((NGrams.START,), "")] = 0.0
+        for position in range(len(word)):
+            beams = _largest(beam, columns[position], known)
             for size in (1, 2):
                 source = word[position : position + size]
                 if len(source) < size or source not in self._by_source:
@@ -345,22 +377,27 @@ class ChunkModel:
                         value = score + log
                         if value > column.get(key, -math.inf):
                             column[key] = value
-        ended = {
-            (state, text): score + math.log(self.probability(_END, state))
-            for (state, text), score in columns[-1].items()
-            if text
-        }
-        return _shares(ended, most)
+        found: dict[str, float] = {}
+        for (state, text), score in columns[-1].items():
+            if text and (known is None or text in known):
+                value = score + self._log_end(state)
+                found[text] = _log_add(found[text], value) if text in found else value
+        return found
 
-    def _expand(self, state: _State, source: str) -> list[tuple[float, _State, str]]:
+    def _log_end(self, state: State) -> float:
+        return math.log(self.ngrams.probability(NGrams.END, state))
+
+    def _expand(self, state: State, source: str) -> list[tuple[float, State, str]]:
         """Return log-probability, next state and target of the chunks that can follow."""
         key = (state, source)
         found = self._memo.get(key)
         if found is None:
             numbers = self._by_source[source]
-            scored = [(math.log(self.probability(number, state)), number) for number in numbers]
+            scored = [
+                (math.log(self.ngrams.probability(number, state)), number) for number in numbers
+            ]
             found = [
-                (log, self._shorten((*state, number)), self._targets[number])
+                (log, self.ngrams.shorten((*state, number)), self._targets[number])
                 for log, number in _near_best(heapq.nlargest(12, scored))
             ]
             if len(self._memo) > 1 << 18:  # bounded: a large KB has many words
@@ -368,56 +405,52 @@ class ChunkModel:
             self._memo[key] = found
         return found
 
-    def _shorten(self, state: _State) -> _State:
-        """Return the longest suffix that was seen as a context."""
-        state = state[-(self._order - 1) :] if self._order > 1 else ()
-        while state and state not in self._counts:
-            state = state[1:]
-        return state
-
-
-def _count_ngrams(sequences: Sequence[Sequence[int]], order: int) -> dict[_State, Counter[int]]:
-    """Return the Kneser-Ney counts of what follows each context.
-
-    The longest contexts, and those at the start of a word, count occurrences. Shorter ones count
-    the distinct contexts, longer by one, in which a chunk pair occurs.
-    """
-    counts: dict[_State, Counter[int]] = defaultdict(Counter)
-    for sequence in sequences:
-        for end in range(1, len(sequence)):
-            for size in range(min(order, end + 1)):
-                counts[tuple(sequence[end - size : end])][sequence[end]] += 1
-    shorter: dict[_State, Counter[int]] = defaultdict(Counter)
-    for context, following in counts.items():
-        if context:
-            for chunk in following:
-                shorter[context[1:]][chunk] += 1
-    for context, following in shorter.items():
-        if len(context) < order - 1 and not (context and context[0] == _START):
-            counts[context] = following
-    return dict(counts)
-
 
 def _largest(
-    number: int, scores: dict[tuple[_State, str], float]
-) -> list[tuple[tuple[_State, str], float]]:
-    """Return the best beams; ties are ordered by their text, so that equal fits search alike."""
-    best = heapq.nlargest(number, scores.items(), key=lambda item: (item[1], item[0][1]))
-    return [item for item in best if item[1] > best[0][1] - _BEHIND]
+    number: int, scores: dict[tuple[State, str], float], known: Vocabulary | None
+) -> list[tuple[tuple[State, str], float]]:
+    """Return the best beams; ties are ordered by their text, so that equal fits search alike.
+
+    known: if given, only beams that a known word begins with.
+    """
+    if known is None:
+        best = heapq.nlargest(number, scores.items(), key=lambda item: (item[1], item[0][1]))
+    else:
+        best = []
+        for item in sorted(scores.items(), key=lambda item: (item[1], item[0][1]), reverse=True):
+            if len(best) == number:
+                break
+            if known.has_prefix(item[0][1]):
+                best.append(item)
+    behind = _BEHIND if known is None else _BEHIND_KNOWN
+    return [item for item in best if item[1] > best[0][1] - behind]
+
+
+def _log_add(a: float, b: float) -> float:
+    return max(a, b) + math.log1p(math.exp(-abs(a - b)))
 
 
 def _near_best(scored: list[tuple[float, int]]) -> list[tuple[float, int]]:
     return [item for item in scored if item[0] > scored[0][0] - _BEHIND]
 
 
-def _shares(scores: dict[tuple[_State, str], float], most: int) -> list[tuple[str, float]]:
-    """Sum the probabilities of beams of one spelling; return the shares of the best."""
+def _best(scores: dict[str, float], most: int) -> list[str]:
+    return heapq.nlargest(most, scores, key=lambda text: (scores[text], text))
+
+
+def _shares(
+    scores: dict[str, float], most: int, known: Vocabulary | None
+) -> list[tuple[str, float]]:
+    """Return the share of the best spellings; known words are among them up to `most` twice."""
     if not scores:
         return []
     highest = max(scores.values())
-    sums: dict[str, float] = defaultdict(float)
-    for (_, text), score in scores.items():
-        sums[text] += math.exp(score - highest)
-    total = sum(sums.values())
-    best = heapq.nlargest(most, sums.items(), key=lambda item: (item[1], item[0]))
-    return [(text, value / total) for text, value in best]
+    shares = {text: math.exp(score - highest) for text, score in scores.items()}
+    total = sum(shares.values())
+    chosen = _best(scores, most)
+    if known:
+        chosen += _best({text: scores[text] for text in scores if text in known}, most)
+    return [
+        (text, shares[text] / total)
+        for text in sorted(set(chosen), key=lambda text: (-scores[text], text))
+    ]

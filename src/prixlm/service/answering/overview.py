@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prixlm.files import quote_path, write_atomically
+from prixlm.files import quote_path, read_json, write_atomically
 from prixlm.kb.coverage import Coverage, count_coverage
 from prixlm.proposals.tables import table_path
 from prixlm.reports.console import language_name
@@ -65,7 +65,7 @@ def _read_coverage(opened: "Opened") -> Coverage:
     """Return the counts of the overview, kept beside the look-up of the KB."""
     path = opened.lookup.folder / "coverage.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return Coverage.from_json(json.loads(path.read_text("utf-8")))
+        return Coverage.from_json(read_json(path))
     coverage = count_coverage(opened.kb)
     with suppress(OSError):  # a disk that cannot be written: the next server counts again
         write_atomically(path, json.dumps(coverage.to_json()))

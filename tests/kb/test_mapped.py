@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prixlm.mapped import MappedTexts, TextWriter, map_column
+from prixlm.kb.mapped import MappedTexts, TextWriter, map_column
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 

@@ -1,0 +1,136 @@
+"""Measure `prixlm complete --queries` on every engine: `python benchmarks/engine.py --work FOLDER`.
+
+The same queries (DBP-5L's test facts, again and again) are answered by
+    threads    one process with all threads, as without --workers
+    local N    N local processes of one thread each
+    ray N      Ray on this machine with N workers
+Each is a command of its own. Its start-up is the time for one part (256 queries), taken first, and
+the rest is what the queries cost. The SHA-256 of the answers has to be the same for all workers.
+Without --model, a compact model is trained for about a minute on a sample of the KB.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from prixlm import KB, PretrainConfig, import_kb, pretrain
+from prixlm.threads import usable_cores
+
+DATA = Path(os.environ.get("PRIXLM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+PART = 256
+ENGINES: dict[str, tuple[str, ...]] = {
+    "threads": (),
+    "local 1": ("--workers", "1"),
+    "local 2": ("--workers", "2"),
+    "ray 1": ("--engine", "ray", "--workers", "1"),
+    "ray 2": ("--engine", "ray", "--workers", "2"),
+}
+
+
+def make_model(work: Path) -> Path:
+    """Train a compact model on a sample of the triples; about a minute on two cores."""
+    folder = work / "model"
+    if not folder.exists():
+        sample = import_kb([DATA / "dbp5l"], work / "sample", max_triples=5_000)
+        config = dataclasses.replace(PretrainConfig.preset("compact"), epochs=1)
+        pretrain(sample, folder, config)
+    return folder
+
+
+def write_queries(kb: KB, number: int, path: Path) -> None:
+    """Write subjects and relations of test facts, repeated until there are enough."""
+    keys = kb.relation_keys()
+    rows = kb.query(
+        "SELECT t.lang, s.name, t.relation FROM triples t JOIN entities s ON s.id = t.subject "
+        "WHERE t.split = 'test' ORDER BY hash(t.subject * 31 + t.relation), t.subject, t.object"
+    ).fetchall()
+    chosen = list(itertools.islice(itertools.cycle(rows), number))
+    columns = {
+        "lang": [lang for lang, _, _ in chosen],
+        "subject": [subject for _, subject, _ in chosen],
+        "relation": [keys[relation] for _, _, relation in chosen],
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+def answer(
+    model: Path, kb: KB, queries: Path, out: Path, options: tuple[str, ...]
+) -> tuple[float, float]:
+    """Run the command in a process of its own; return its seconds, and those of processors.
+
+    Ray's processes are not children of the command, so their processor time is not counted.
+    """
+    out.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "prixlm", "complete", str(model), "--kb", str(kb.folder)]
+    command += ["--queries", str(queries), "--out", str(out), *options]
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Answer files of each size on each engine, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder for KB, model and answers")
+    parser.add_argument("--model", type=Path, help="a Prix-LM of DBP-5L")
+    parser.add_argument("--queries", default="20000", help="numbers of queries, comma-separated")
+    parser.add_argument("--engines", default=",".join(ENGINES), help="of: " + ", ".join(ENGINES))
+    arguments = parser.parse_args()
+    work = arguments.work
+    work.mkdir(parents=True, exist_ok=True)
+    folder = work / "kb"
+    kb = KB(folder) if folder.exists() else import_kb([DATA / "dbp5l"], folder)
+    model = arguments.model or make_model(work)
+    sizes = [PART, *map(int, arguments.queries.split(","))]
+    print(f"{usable_cores()} usable cores")
+    print("| engine | queries | s | start-up s | queries/s | processor ms a query | SHA-256 |")
+    print("|---|---|---|---|---|---|---|")
+    results = []
+    for number in sizes:
+        write_queries(kb, number, work / f"queries-{number}.parquet")
+    answer(model, kb, work / f"queries-{PART}.parquet", work / "answers.parquet", ())  # caches
+    for name in arguments.engines.split(","):
+        start, start_work = 0.0, 0.0
+        for number in sizes:
+            out = work / "answers.parquet"
+            queries = work / f"queries-{number}.parquet"
+            seconds, work_seconds = answer(model, kb, queries, out, ENGINES[name])
+            digest = hashlib.sha256(out.read_bytes()).hexdigest()[:12]
+            if number == PART:
+                start, start_work = seconds, work_seconds
+                continue
+            # Beyond start-up.
+            rate = (number - PART) / (seconds - start)
+            each = 1000 * (work_seconds - start_work) / (number - PART)
+            shown = "" if name.startswith("ray") else f"{each:.1f}"
+            print(
+                f"| {name} | {number:,} | {seconds:.1f} | {start:.1f} | {rate:.1f} | {shown} | "
+                f"{digest} |",
+                flush=True,
+            )
+            values = {"engine": name, "queries": number, "seconds": seconds, "start": start}
+            results.append(values | {"rate": rate, "milliseconds": each, "sha256": digest})
+            (work / "results.json").write_text(json.dumps(results, indent=1))
+    by_size = {
+        number: {
+            r["sha256"] for r in results if r["queries"] == number and r["engine"] != "threads"
+        }
+        for number in sizes[1:]
+    }
+    assert all(len(digests) <= 1 for digests in by_size.values()), by_size
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Jobs: many shards of work, each of which becomes one part, on whatever engine.
+
+    job = ShardJob("answer", shards, load)
+    parts = make_parts(job, workspace, EngineConfig(workers=4))
+
+A shard is a small value. `load` builds the state once in each worker and returns a function
+`work(value, path)`, which writes the part of one shard, a file or a folder, to a temporary path. A
+part depends on its shard only, so it has the same bytes whoever makes it. The engine renames it
+into place when it is whole, and skips parts that exist. That alone gives every part exactly once:
+any worker, machine or driver may die, or two may make the same part, and the same call finishes the
+job.
+
+Two rules keep it so on clusters. Temporary files of a run lie in a folder of its own, which the
+next run moves away: a worker that outlives its driver cannot publish any more. And nothing compares
+the clocks or the local disks of machines.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import logging
+import pickle
+import platform
+import shutil
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from prixlm.engine.parts import FolderParts, Parts, StoreParts
+from prixlm.errors import PrixError, ShardsFailed, Stopped
+from prixlm.files import Workspace, disk_errors
+from prixlm.threads import usable_cores
+from prixlm.types import Progress
+
+Work = Callable[[Any, Path], object]
+"""Writes the part of a shard, given its value, to a path."""
+_COMPARED = ("torch", "transformers", "numpy", "pyarrow", "scikit-learn")
+"""Packages beside our own that decide the bytes of parts."""
+_SHOWN = 3
+"""Shards that an error names."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A piece of a job that becomes one part."""
+
+    part: str  # name of the part in the workspace
+    value: Any  # what `work` is called with; picklable and small
+    size: int = 1  # in the units of the progress
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """What to do: shards, and how a worker makes their parts."""
+
+    name: str  # the stage that the progress shows
+    shards: Sequence[Shard]
+    load: Callable[[], Work] | None  # picklable, called once in each worker; None: in memory only
+    loaded: Work | None = None  # what `load` returns, if the caller has it in memory already
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Where a job runs.
+
+    Workers compute with one thread each, so that the number of workers does not change a sum.
+
+    Example:
+        >>> config = prixlm.EngineConfig(workers=2)
+    """
+
+    kind: Literal["local", "ray"] = "local"  # processes of this machine, or a Ray cluster
+    workers: int | None = None  # None: this process with all threads; on Ray, all of its CPUs
+    address: str | None = None  # of a Ray cluster; None starts one on this machine
+    gpus_per_worker: float = 0.0  # a part of a GPU on Ray, whole GPUs of this machine
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("local", "ray"):
+            raise PrixError(f"--engine {self.kind}: expected local or ray.")
+        if self.workers is not None and self.workers < 1:
+            raise PrixError(f"--workers {self.workers}: expected 1 or more.")
+        if self.address is not None and self.kind != "ray":
+            raise PrixError("--address requires --engine ray.")
+        if self.gpus_per_worker < 0:
+            raise PrixError(f"--gpus-per-worker {self.gpus_per_worker}: expected 0 or more.")
+        if self.kind == "local" and self.gpus_per_worker % 1:
+            raise PrixError("--gpus-per-worker takes whole GPUs, unless with --engine ray.")
+        if self.gpus_per_worker and self.kind == "local" and self.workers is None:
+            raise PrixError("--gpus-per-worker requires --workers.")
+
+    @property
+    def is_here(self) -> bool:
+        """Whether shards run in the calling process."""
+        alone = self.workers is None or (self.workers == 1 and not self.gpus_per_worker)
+        return self.kind == "local" and alone
+
+    def describe(self) -> str:
+        """Return one line that says what was chosen."""
+        if self.kind == "ray":
+            where = f"Ray at {self.address}" if self.address else "Ray on this machine"
+            return f"{where}, {self.workers or 'one per CPU'} workers with one thread each."
+        cores = usable_cores()
+        if self.workers is None:
+            return f"1 process with all threads, {cores} usable cores."
+        return f"{self.workers} workers with one thread each, {cores} usable cores."
+
+
+@dataclass(frozen=True)
+class Task:
+    """What each worker of a run is told: how to load, and where parts go. Picklable."""
+
+    load: Callable[[], Work] | None  # None: only the driver has the state
+    parts: Parts
+    versions: dict[str, str]  # of the driver
+    tries: int
+
+    def check_worker(self) -> None:
+        """Refuse a worker with other packages than the driver, or without its folder."""
+        node, own = platform.node(), versions()
+        for name, version in self.versions.items():
+            if own.get(name) != version:
+                raise PrixError(
+                    f"the worker on {node} has {name} {own.get(name, 'not installed')}, and the "
+                    f"driver {version}: install the same version on all machines."
+                )
+        if not self.parts.is_seen():
+            raise PrixError(
+                f"the worker on {node} does not see {self.parts}: write to a folder that all "
+                "machines share, or to an object store."
+            )
+
+
+class Worker:
+    """The state of a worker: it makes the parts of shards, one after another."""
+
+    def __init__(self, task: Task, work: Work | None = None) -> None:
+        """Check the worker, and load its state unless it is given."""
+        task.check_worker()
+        if work is None:
+            assert task.load is not None
+            work = task.load()
+        self._task, self._work = task, work
+
+    def make(self, shard: Shard) -> str | None:
+        """Make the part of a shard unless it exists; return why the last try failed, if all did.
+
+        What the user can fix (`PrixError`) is raised at once.
+        """
+        parts = self._task.parts
+        problem = "every try ended the process; it may be out of memory"
+        while not parts.has(shard.part):
+            if parts.note_try(shard.part) >= self._task.tries:
+                return problem
+            try:
+                self._try(shard)
+            except (PrixError, Stopped):
+                raise
+            except Exception as error:
+                _log.info("%s failed", shard.part, exc_info=True)
+                problem = _describe(error)
+        return None
+
+    def _try(self, shard: Shard) -> None:
+        temporary = self._task.parts.temporary(shard.part)
+        try:
+            with disk_errors(temporary.parent):
+                self._work(shard.value, temporary)
+            self._task.parts.publish(temporary, shard.part)
+        finally:
+            if temporary.is_dir():
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+
+
+def open_worker(payload: bytes) -> Worker:
+    """Load the state of a worker from a pickled task, which comes from its own driver."""
+    try:
+        return Worker(pickle.loads(payload))  # noqa: S301
+    except (PrixError, Stopped):
+        raise
+    except Exception as error:
+        raise PrixError(f"a worker cannot load its state: {_describe(error)}.") from error
+
+
+Made = tuple[Shard, str | None]
+"""A shard, and why it could not be made; None if it was."""
+
+
+def make_parts(
+    job: ShardJob,
+    workspace: Workspace,
+    config: EngineConfig | None = None,
+    progress: Progress | None = None,
+    *,
+    tries: int = 3,
+) -> list[Path]:
+    """Make all parts of a job that are missing; return all parts, in the order of the shards.
+
+    A shard is tried at most `tries` times. If some fail every time, the others are finished, and
+    `ShardsFailed` names them.
+    """
+    config = config or EngineConfig()
+    if job.load is None and not config.is_here:
+        raise PrixError(
+            "the model is in memory only: save it and load it from its folder, so that workers can "
+            "do the same."
+        )
+    found = workspace.finished()
+    missing = [shard for shard in job.shards if shard.part not in found]
+    total = sum(shard.size for shard in job.shards)
+    done = total - sum(shard.size for shard in missing)
+    if progress is not None and done:
+        progress(job.name, done, total)
+    failed: list[Made] = []
+    if missing:
+        task = Task(job.load, _start_run(workspace), versions(), tries)
+        _log.info("%s: %s", job.name, config.describe())
+        for shard, problem in _run(job, task, missing, config):
+            if problem is not None:
+                failed.append((shard, problem))
+                continue
+            done += shard.size
+            if progress is not None:
+                progress(job.name, done, total)
+        workspace.end_run()
+    if failed:
+        failed.sort(key=lambda made: made[0].part)
+        names = ", ".join(shard.part for shard, _ in failed[:_SHOWN])
+        more = f" and {len(failed) - _SHOWN:,} others" if len(failed) > _SHOWN else ""
+        raise ShardsFailed(
+            f"{len(failed):,} of {len(job.shards):,} parts failed in {tries} tries each: "
+            f"{names}{more}. The other parts are kept in {workspace}; run the same command "
+            f"again to try these. The last error: {failed[-1][1]}."
+        )
+    return [workspace.fetch(shard.part) for shard in job.shards]
+
+
+def _start_run(workspace: Workspace) -> Parts:
+    """Make the place of this run's temporary files."""
+    if workspace.store is not None:
+        return StoreParts.start(workspace.store)
+    return FolderParts.start(workspace.folder, workspace.start_run())
+
+
+def _run(job: ShardJob, task: Task, shards: list[Shard], config: EngineConfig) -> Iterator[Made]:
+    # Imported here: both import this module, and Ray is an extra.
+    if config.kind == "ray":
+        from prixlm.engine.cluster import run_on_ray
+
+        return run_on_ray(task, shards, config)
+    from prixlm.engine.local import run_here, run_in_processes
+
+    if config.is_here:
+        return run_here(task, job.loaded, shards, config.workers)
+    return run_in_processes(task, shards, config)
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of all that decides the bytes of parts, our own code by its hash."""
+    digest = hashlib.sha256()
+    source = Path(__file__).parents[1]
+    for path in sorted(source.rglob("*.py")):
+        digest.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())
+    found = {"prixlm": f"{importlib.metadata.version('prixlm')} ({digest.hexdigest()[:12]})"}
+    for name in _COMPARED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # an extra
+            continue
+    return found
+
+
+def _describe(error: Exception) -> str:
+    """Return an error in one line, with the place that raised it."""
+    text = (str(error).splitlines() or [""])[0][:200]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{place}"

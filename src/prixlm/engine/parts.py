@@ -1,0 +1,135 @@
+"""Where finished parts are: in a folder that all workers see, or in an object store.
+
+Both keep the two promises that `jobs` is built on. A part has its name only when it is whole. And a
+try is noted before it starts, so that one that ends its process counts too.
+"""
+
+import tempfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from prixlm import remote
+from prixlm.errors import PrixError
+from prixlm.files import disk_errors, take_name
+
+_TOKEN = "driver"
+
+
+class Parts(Protocol):
+    """What a worker knows about the place of the parts. Picklable."""
+
+    def is_seen(self) -> bool:
+        """Whether this machine sees what the driver has written there."""
+
+    def has(self, part: str) -> bool:
+        """Whether a part is there, whole."""
+
+    def note_try(self, part: str) -> int:
+        """Note that a part is tried, and return how often it was before."""
+
+    def temporary(self, part: str) -> Path:
+        """Return a new local path to write a part to."""
+
+    def publish(self, temporary: Path, part: str) -> None:
+        """Give a whole part its name."""
+
+
+@dataclass(frozen=True)
+class FolderParts:
+    """Parts in a folder; temporary files of a run are in a folder of its own beside them."""
+
+    folder: Path
+    running: Path
+    token: str
+
+    @classmethod
+    def start(cls, folder: Path, running: Path) -> "FolderParts":
+        """Begin a run in the driver. running: an empty folder."""
+        token = uuid.uuid4().hex
+        (running / token).mkdir()
+        (running / token / _TOKEN).write_text(token, "utf-8")
+        return cls(folder.resolve(), (running / token).resolve(), token)
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def is_seen(self) -> bool:
+        """Whether this machine sees what the driver has written there."""
+        try:
+            return (self.running / _TOKEN).read_text("utf-8") == self.token
+        except OSError:
+            return False
+
+    def has(self, part: str) -> bool:
+        """Whether a part is there, whole."""
+        return (self.folder / part).exists()
+
+    def note_try(self, part: str) -> int:
+        """Note that a part is tried, and return how often it was before."""
+        # One byte per try. In a folder that the next driver has moved away, this fails.
+        with (self.running / f"{part}.tries").open("ab") as file:
+            before = file.tell()
+            file.write(b".")
+        return before
+
+    def temporary(self, part: str) -> Path:
+        """Return a new local path to write a part to."""
+        return self.running / f"{part}.{uuid.uuid4().hex}"
+
+    def publish(self, temporary: Path, part: str) -> None:
+        """Give a whole part its name."""
+        with disk_errors(self.folder / part):
+            take_name(temporary, self.folder / part)
+
+
+@dataclass(frozen=True)
+class StoreParts:
+    """Parts as objects below a URI that has a hash of all their inputs in it.
+
+    So a worker of another job cannot write here, and one of the same job writes the same bytes.
+    """
+
+    uri: str
+    token: str
+
+    @classmethod
+    def start(cls, uri: str) -> "StoreParts":
+        """Begin a run in the driver."""
+        token = uuid.uuid4().hex
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(token)
+            file.flush()
+            remote.upload(Path(file.name), f"{uri}/running/{token}/{_TOKEN}")
+        return cls(uri, token)
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def is_seen(self) -> bool:
+        """Whether this machine sees what the driver has written there."""
+        try:
+            return remote.exists(f"{self.uri}/running/{self.token}/{_TOKEN}")
+        except PrixError:
+            return False
+
+    def has(self, part: str) -> bool:
+        """Whether a part is there, whole."""
+        return remote.exists(f"{self.uri}/{part}")
+
+    def note_try(self, part: str) -> int:
+        """Note that a part is tried, and return how often it was before."""
+        folder = f"{self.uri}/running/{self.token}/{part}.tries"
+        before = len(remote.list_names(folder))
+        with tempfile.NamedTemporaryFile() as empty:
+            remote.upload(Path(empty.name), f"{folder}/{uuid.uuid4().hex}")
+        return before
+
+    def temporary(self, part: str) -> Path:
+        """Return a new local path to write a part to."""
+        return Path(tempfile.gettempdir()) / f"prixlm-{uuid.uuid4().hex}-{part}"
+
+    def publish(self, temporary: Path, part: str) -> None:
+        """Give a whole part its name. A part in a store is a file, not a folder."""
+        remote.upload(temporary, f"{self.uri}/{part}")

@@ -1,0 +1,234 @@
+"""Folders and files of an object store: fetched once per machine, and written whole.
+
+    KB("s3://bucket/kb")                                  # a copy in the cache of this machine
+    with uploading("s3://bucket/answers.parquet") as temporary: ...
+
+A path with a scheme (s3, gs, abfs, hdfs, or `fsspec+NAME` for any file system of fsspec) is read
+and written through Arrow's file systems; `AWS_ENDPOINT_URL` names an S3 server other than Amazon's.
+KBs and models are mapped into memory, so they are copied to a cache on disk, `PRIXLM_CACHE` or
+`~/.cache/prixlm`, under a hash of what the store lists: a folder that changes is fetched again. An
+object gets its name when all of it has arrived. A broken connection is tried again.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prixlm.errors import PrixError
+
+_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):/+")
+_BLOCK = 8 << 20
+_TRIES = 5
+_FIRST_PAUSE = 0.2
+"""Seconds before the second try; each further pause is twice as long."""
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def is_remote(path: Path | str) -> bool:
+    """Tell whether a path names an object store. `Path` makes `s3:/` of `s3://`."""
+    return _SCHEME.match(str(path)) is not None
+
+
+def uri_of(path: Path | str) -> str:
+    """Return the URI of a remote path."""
+    return _SCHEME.sub(r"\1://", str(path))
+
+
+def absolute(path: Path | str) -> Path:
+    """Return a path that another process finds too; a remote one is as it is."""
+    return Path(path) if is_remote(path) else Path(path).resolve()
+
+
+def cache_folder() -> Path:
+    """Return the folder of this machine's copies."""
+    chosen = os.environ.get("PRIXLM_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "prixlm"
+
+
+def local_folder(path: Path | str) -> Path:
+    """Return a folder on this machine: `path` itself, or the copy of a remote folder."""
+    if not is_remote(path):
+        return Path(path)
+    from prixlm.files import locked, whole_folder
+
+    uri = uri_of(path).rstrip("/")
+    store, root = _open(uri)
+    files = _list(store, root, uri)
+    digest = hashlib.sha256(json.dumps([uri, files]).encode()).hexdigest()[:24]
+    copy = cache_folder() / "folders" / digest / root.rsplit("/", 1)[-1]
+    if copy.is_dir():
+        return copy
+    # The lock is that of the parent: only one worker of a machine fetches.
+    while True:
+        try:
+            with locked(copy.parent):
+                if not copy.is_dir():
+                    with whole_folder(copy) as temporary:
+                        for name, size, _ in files:
+                            _fetch(store, f"{root}/{name}", size, temporary / name)
+                return copy
+        except PrixError as error:
+            if "another command is running" not in str(error):
+                raise
+            time.sleep(_FIRST_PAUSE)
+
+
+def fetch_file(path: Path | str, target: Path) -> None:
+    """Copy a remote file to a local path."""
+    uri = uri_of(path)
+    store, name = _open(uri)
+    _fetch(store, name, _info(store, name, uri).size, target)
+
+
+def local_copy(path: Path) -> Path:
+    """Return a file on this machine: `path` itself, or the copy of a remote file in the cache.
+
+    For files that never change under one name: a copy that is there is not compared.
+    """
+    if not is_remote(path):
+        return path
+    digest = hashlib.sha256(uri_of(path).encode()).hexdigest()[:24]
+    folder = cache_folder() / "files" / digest
+    if not folder.is_dir():
+        from prixlm.files import whole_folder
+
+        with whole_folder(folder) as temporary:
+            fetch_file(path, temporary / path.name)
+    return folder / path.name
+
+
+def list_names(path: Path | str) -> list[str]:
+    """Return the names of the objects directly below a URI, sorted; none if it is not there."""
+    import pyarrow.fs
+
+    uri = uri_of(path)
+    store, root = _open(uri)
+    selector = pyarrow.fs.FileSelector(root, allow_not_found=True)
+    found = _again(lambda: store.get_file_info(selector), uri)
+    return sorted(info.base_name for info in found if info.is_file)
+
+
+def remove_folder(path: Path | str) -> None:
+    """Delete all objects below a URI."""
+    uri = uri_of(path)
+    store, root = _open(uri)
+    with contextlib.suppress(FileNotFoundError):
+        _again(lambda: store.delete_dir(root), uri)
+
+
+def exists(path: Path | str) -> bool:
+    """Tell whether a remote object is there."""
+    uri = uri_of(path)
+    store, name = _open(uri)
+    info = _again(lambda: store.get_file_info(name), uri)
+    return bool(info.type.name != "NotFound")
+
+
+def upload(source: Path, path: Path | str) -> None:
+    """Write a file to an object store; the object appears when it is whole."""
+    uri = uri_of(path)
+    store, name = _open(uri)
+
+    def send() -> None:
+        with source.open("rb") as file, store.open_output_stream(name) as stream:
+            while block := file.read(_BLOCK):
+                stream.write(block)
+
+    _again(send, uri)
+    size = _info(store, name, uri).size
+    if size != source.stat().st_size:
+        raise PrixError(f"{uri} has {size:,} bytes, expected {source.stat().st_size:,}: try again.")
+
+
+@contextlib.contextmanager
+def uploading(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary local path whose file is uploaded when the block succeeds."""
+    uploads = cache_folder() / "uploads"
+    uploads.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=uploads) as folder:
+        temporary = Path(folder) / Path(uri_of(path)).name
+        yield temporary
+        upload(temporary, path)
+
+
+def work_folder(path: Path | str) -> Path:
+    """Return the local folder in which the work towards a remote path is done."""
+    digest = hashlib.sha256(uri_of(path).encode()).hexdigest()[:24]
+    return cache_folder() / "work" / f"{digest}.partial"
+
+
+def _open(uri: str) -> tuple[Any, str]:
+    """Return the file system of a URI, and the path in it."""
+    import pyarrow as pa
+    import pyarrow.fs
+
+    try:
+        store, name = pa.fs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ImportError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise PrixError(f"{uri} cannot be opened ({reason}): expected s3://BUCKET/NAME.") from None
+    return store, name.rstrip("/")
+
+
+def _list(store: Any, root: str, uri: str) -> list[tuple[str, int, int]]:
+    """Return name, size and time of all files of a folder, sorted."""
+    import pyarrow.fs
+
+    selector = pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True)
+    found = _again(lambda: store.get_file_info(selector), uri)
+    files = [
+        (info.path[len(root) + 1 :], info.size, info.mtime_ns or 0)
+        for info in found
+        if info.is_file and not info.path.endswith(".lock")
+    ]
+    if not files:
+        raise PrixError(f"{uri} is empty or not there: expected a folder that prixlm has made.")
+    return sorted(files)
+
+
+def _info(store: Any, name: str, uri: str) -> Any:
+    info = _again(lambda: store.get_file_info(name), uri)
+    if not info.is_file:
+        raise PrixError(f"{uri} is not there.")
+    return info
+
+
+def _fetch(store: Any, name: str, size: int, target: Path) -> None:
+    """Copy an object to a file; after a broken connection, from the byte that it broke at."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+
+        def receive() -> None:
+            with store.open_input_file(name) as stream:
+                stream.seek(file.tell())
+                while block := stream.read(min(_BLOCK, size - file.tell())):
+                    file.write(block)
+
+        _again(receive, name)
+        if file.tell() != size:
+            raise PrixError(f"{name}: received {file.tell():,} bytes of {size:,}. Try again.")
+
+
+def _again(action: Callable[[], Result], uri: str) -> Result:
+    """Call a function again if the connection breaks; a few times, with growing pauses."""
+    pause = _FIRST_PAUSE
+    for attempt in range(1, _TRIES + 1):
+        try:
+            return action()
+        except OSError as error:
+            reason = (str(error).splitlines() or [""])[0][:300]
+            if isinstance(error, FileNotFoundError | PermissionError) or attempt == _TRIES:
+                raise PrixError(f"{uri} cannot be read or written ({reason}).") from None
+            _log.warning("%s: %s; try %d of %d", uri, reason, attempt + 1, _TRIES)
+            time.sleep(pause)
+            pause *= 2
+    raise AssertionError("unreachable")

@@ -1,0 +1,75 @@
+r"""Text from input, made safe for a terminal, a log, an error and a spreadsheet.
+
+    printable("a\x1b[31mb")           # r"a\x1b[31mb": shown, not obeyed
+    guard_formula("=HYPERLINK(...)")   # "'=HYPERLINK(...)": shown, not computed
+
+Names, keys, paths and values come from files that others wrote. What a terminal or a spreadsheet
+would obey is escaped where it leaves the program; the KB itself keeps a name as it is.
+"""
+
+import logging
+import re
+
+OBEYED = (
+    "\x00-\x1f\x7f-\x9f"  # controls: colours, titles, cursor, bell; C1 has a CSI of its own
+    "\u2028\u2029"  # line and paragraph separators
+    "\u202a-\u202e\u2066-\u206f"  # embeddings, overrides and isolates of direction
+    "\ufff9-\ufffb\ufeff"  # annotations, byte order mark
+    "\ud800-\udfff"  # surrogates: no text at all, and print() fails on them
+)
+"""Characters, as a class of a regular expression, that change what is shown after them. Joiners and
+the marks U+200E and U+200F are not among them: Persian, Hindi and Arabic names need those."""
+_OBEYED = re.compile(f"[{OBEYED}]")
+_LINE_END = re.compile(r"\s*[\r\n]\s*")
+# What begins a formula, also in full width, or a quoted cell, which would swallow the next ones.
+_BEGINS = '[=+\\-@\t\r"\uff1d\uff0b\uff0d\uff20]'
+_FORMULA = re.compile(f"'*{_BEGINS}")
+_GUARDED = re.compile(f"'+{_BEGINS}")
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """Return text on one line, at most `limit` characters of it; what would be obeyed is escaped.
+
+    Line ends and tabs are escaped too: no text can forge another line.
+    """
+    return _OBEYED.sub(_escape, text if limit is None else text[:limit])
+
+
+def one_line(text: str) -> str:
+    """Return a message on one line: line ends become spaces, all else is `printable`."""
+    return printable(_LINE_END.sub(" ", text.strip()))
+
+
+def guard_formula(text: str) -> str:
+    """Return a cell that no spreadsheet computes: an apostrophe in front of what it would.
+
+    An apostrophe is also added where one stands before a formula, so that nothing is lost.
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unguard_formula(text: str) -> str:
+    """Return the text of a cell that `guard_formula` wrote."""
+    return text[1:] if _GUARDED.match(text) else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
+
+
+class SafeFormatter(logging.Formatter):
+    """Writes a record so that no name in it can move the cursor or forge another record."""
+
+    def __init__(self, prefix: str | None = None, limit: int | None = None) -> None:
+        """Begin lines with `prefix`, else with time and level; cut messages at `limit`."""
+        super().__init__()
+        self._prefix, self._limit = prefix, limit
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record; the lines of a traceback are indented."""
+        prefix = self._prefix or f"{self.formatTime(record)} {record.levelname} "
+        lines = [prefix + printable(record.getMessage(), self._limit)]
+        if record.exc_info:
+            trace = self.formatException(record.exc_info).split("\n")
+            lines += [f"    {printable(line, self._limit)}" for line in trace]
+        return "\n".join(lines)

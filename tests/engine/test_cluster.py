@@ -1,0 +1,185 @@
+"""The Ray engine: the parts of one process, from workers and nodes that may die.
+
+`PRIXLM_TEST_CLUSTER=1` (as `make test-cluster` sets it) adds ten rounds of random kills.
+"""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prixlm import PrixError
+from prixlm.engine import cluster
+from prixlm.engine.jobs import EngineConfig
+from prixlm.errors import ShardsFailed
+from tests.engine.helpers import NUM_SHARDS, expected, squares, tried
+from tests.engine.test_jobs import run
+
+ray = pytest.importorskip("ray", reason="needs the extra `ray`")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray itself
+
+ROOT = Path(__file__).parents[2]
+DRIVER = """
+import sys
+from pathlib import Path
+from prixlm.engine.jobs import EngineConfig
+from tests.engine.helpers import squares
+from tests.engine.test_jobs import run
+folder, address, number, seconds = sys.argv[1:]
+config = EngineConfig(kind="ray", address=address, workers=3)
+run(squares(Path(folder), int(number), float(seconds)), Path(folder), config)
+"""
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A Ray cluster of three nodes on this machine: a head without workers, and two others."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Workers import the tests; nodes inherit the environment of the one that starts them.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20},
+    )
+    for _ in range(2):
+        made.add_node(num_cpus=1, object_store_memory=100 << 20)
+    yield made
+    made.shutdown()
+    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+
+
+def on(nodes: Any, workers: int = 3) -> EngineConfig:
+    return EngineConfig(kind="ray", address=nodes.address, workers=workers)
+
+
+def test_ray_makes_the_parts_of_one_process_whatever_fails_and_dies(
+    nodes: Any, tmp_path: Path
+) -> None:
+    """One worker dies once, one shard always fails, and one always ends its worker."""
+    for name in ("die-once-5", "fail-2", "die-7"):
+        (tmp_path / name).touch()
+    with pytest.raises(ShardsFailed) as caught:
+        run(squares(tmp_path, seconds=0.05), tmp_path, on(nodes))
+    text = str(caught.value)
+    assert "2 of 12 parts failed in 3 tries each: part-002.txt, part-007.txt." in text
+    assert "out of memory" in text
+    assert len(list((tmp_path / "work").glob("part-*"))) == NUM_SHARDS - 2
+    numbers = tried(tmp_path)
+    assert set(numbers) == set(range(NUM_SHARDS))
+    assert [numbers.count(number) for number in (2, 5, 7)] == [3, 2, 3]
+    pids = {line.split()[1] for line in (tmp_path / "log").read_text().splitlines()}
+    assert len(pids) >= 2 and str(os.getpid()) not in pids
+    (tmp_path / "fail-2").unlink()
+    (tmp_path / "die-7").unlink()
+    assert run(squares(tmp_path), tmp_path) == expected(), "finished by another engine"
+
+
+def test_what_the_user_can_fix_stops_the_job_on_ray(nodes: Any, tmp_path: Path) -> None:
+    (tmp_path / "refuse-2").touch()
+    with pytest.raises(PrixError, match="2 is not to be squared"):
+        run(squares(tmp_path), tmp_path, on(nodes, workers=1))
+
+
+def start_driver(
+    nodes: Any, folder: Path, number: int, seconds: float
+) -> "subprocess.Popen[bytes]":
+    """Run the job in a process of its own, which can be killed."""
+    (folder / "driver.py").write_text(DRIVER)
+    command = [sys.executable, folder / "driver.py", folder, nodes.address]
+    with (folder / "stderr").open("a") as errors:
+        return subprocess.Popen([*command, str(number), str(seconds)], stderr=errors)
+
+
+def kill_node(nodes: Any, number: int) -> None:
+    """End a node and its workers at once, without a good-bye."""
+    node = sorted(nodes.worker_nodes, key=lambda node: str(node.unique_id))[number]
+    nodes.remove_node(node, allow_graceful=False)
+
+
+def wait_for_parts(folder: Path, number: int, driver: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 60
+    while len(list((folder / "work").glob("part-*"))) < number and time.monotonic() < deadline:
+        assert driver.poll() is None, (folder / "stderr").read_text()
+        time.sleep(0.01)
+
+
+def test_a_killed_node_and_a_killed_driver_change_nothing(nodes: Any, tmp_path: Path) -> None:
+    number = 60
+    driver = start_driver(nodes, tmp_path, number, 0.1)
+    wait_for_parts(tmp_path, 3, driver)
+    kill_node(nodes, 0)
+    wait_for_parts(tmp_path, 9, driver)
+    driver.kill()
+    driver.wait()
+    nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+    assert 9 <= len(list((tmp_path / "work").glob("part-*"))) < number
+    assert run(squares(tmp_path, number), tmp_path, EngineConfig(workers=2)) == expected(number)
+
+
+@pytest.mark.skipif(not os.environ.get("PRIXLM_TEST_CLUSTER"), reason="make test-cluster runs it")
+@pytest.mark.parametrize("seed", range(10))
+def test_random_kills_lose_no_part_and_make_none_twice(
+    nodes: Any, tmp_path: Path, seed: int
+) -> None:
+    """Kill a worker, a node or the driver at random moments until the job is done."""
+    generator, number = random.Random(seed), 120
+    driver = start_driver(nodes, tmp_path, number, 0.1)
+    killed = []
+    for kind in generator.sample(["worker", "node", "driver"] * 2, 6):
+        wait_for_parts(tmp_path, 1, driver)
+        time.sleep(generator.uniform(0.2, 2.0))
+        if driver.poll() == 0:
+            break
+        if kind == "worker":
+            pids = {int(line.split()[1]) for line in (tmp_path / "log").read_text().splitlines()}
+            alive = [pid for pid in sorted(pids) if Path(f"/proc/{pid}").exists()]
+            if alive:
+                os.kill(generator.choice(alive), signal.SIGKILL)
+        elif kind == "node":
+            kill_node(nodes, generator.randrange(2))
+            nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+        else:
+            driver.kill()
+            driver.wait()
+            driver = start_driver(nodes, tmp_path, number, 0.1)
+        killed.append(kind)
+    driver.wait()
+    assert run(squares(tmp_path, number), tmp_path, on(nodes)) == expected(number), killed
+    assert {path.name for path in (tmp_path / "work").glob("part-*")} == {
+        shard.part for shard in squares(number=number).shards
+    }
+
+
+def test_no_cluster_at_the_address_is_one_line_at_once(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = EngineConfig(kind="ray", address=f"127.0.0.1:{port}")
+    started = time.monotonic()
+    with pytest.raises(PrixError, match=rf"no Ray cluster at 127.0.0.1:{port} .*ray start --head"):
+        run(squares(), tmp_path, config)
+    assert time.monotonic() - started < 30
+
+
+def test_a_worker_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Small:
+        @staticmethod
+        def cluster_resources() -> dict[str, float]:
+            return {"CPU": 8.0, "GPU": 1.0}
+
+    half = EngineConfig(kind="ray", gpus_per_worker=0.5)
+    assert cluster._count_workers(Small, half) == 2
+    assert cluster._count_workers(Small, EngineConfig(kind="ray")) == 8
+    with pytest.raises(PrixError, match="8 CPUs and 1 GPUs: not enough"):
+        cluster._count_workers(Small, EngineConfig(kind="ray", gpus_per_worker=2.0))

@@ -1,0 +1,251 @@
+"""Two processes on one target: one writes, the other waits or says so, and nothing is half."""
+
+import contextlib
+import hashlib
+import multiprocessing
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prixlm import PrixError
+from prixlm.files import locked, partial_folder, replacing
+from prixlm.proposals.marks import Marks, NewMark
+from tests.helpers import Ran
+from tests.hostile.attacks import FULL, assert_harmless, attack, budget, commands
+from tests.hostile.conftest import GRAPH, MIRROR, House
+
+ASK = ("--lang", "en", "--subject", "France", "--relation", "capital")
+
+
+def writers(house: House, to: Path) -> dict[str, tuple[list[object], Path]]:
+    """Return a call of every command that writes, and what it writes."""
+    asked: list[object] = [house.model, "--kb", house.kb]
+    queries = ["--queries", house.queries_tsv, "--out", to / "answers.tsv"]
+    names = to / "names.tsv"
+    names.write_text("lang\tname\tto\nen\tFinland\tfi\n", "utf-8")
+    linking = ["--mentions", house.names_txt, "--out", to / "linked.tsv"]
+    return {
+        "import": ([house.facts_tsv, house.links_tsv, "--to", to / "kb"], to / "kb"),
+        "split": ([house.kb, "--to", to / "split"], to / "split"),
+        "graph": ([house.kb, "--to", to / "graph", *GRAPH], to / "graph"),
+        "pretrain": (
+            [house.kb, "--to", to / "model", "--config", house.run_toml],
+            to / "model",
+        ),
+        "mirror": ([house.model, "--to", to / "enc", "--kb", house.kb, *MIRROR], to / "enc"),
+        "complete": ([*asked, *queries], to / "answers.tsv"),
+        "translate": ([*asked, "--queries", names, "--out", to / "t.tsv"], to / "t.tsv"),
+        "link": (["--kb", house.kb, *linking], to / "linked.tsv"),
+        "enrich": (
+            [house.kb, "--into", "fi", "--to", to / "work", "--effort", "quick"],
+            to / "work",
+        ),
+        "review": ([house.proposals, "--to", to / "review.tsv"], to / "review.tsv"),
+        "export": (
+            [house.proposals, "--format", "nq", "--to", to / "facts.nq"],
+            to / "facts.nq",
+        ),
+        "report": ([house.proposals, "--kb", house.kb, "--to", to / "page"], to / "page"),
+        "evaluate lp": (
+            ["--kb", house.split, "--langs", "en", "--to", to / "lp"],
+            to / "lp",
+        ),
+        "evaluate labels": (
+            ["--kb", house.kb, "--langs", "fi", "--to", to / "labels"],
+            to / "labels",
+        ),
+    }
+
+
+READING = {
+    "stats": "prints",
+    "serve": "marks only, see below",
+    "mcp": "marks only, see below",
+    "demo": "import, enrich and export in a folder of its own",
+    "evaluate xel": "writes as evaluate lp",
+    "evaluate align": "writes as evaluate lp",
+    "evaluate bli": "writes as evaluate lp",
+    "evaluate probe": "writes as evaluate lp",
+    "evaluate enrich": "writes as evaluate lp",
+    "reproduce lp": "holds the lock of its folder",
+    "reproduce xel": "holds the lock of its folder",
+    "reproduce bli": "holds the lock of its folder",
+    "reproduce probe": "holds the lock of its folder",
+}
+"""Commands that are not tried here, and why."""
+QUICK = ["import", "split", "review", "export"]
+"""Those without torch, tried in `make test`."""
+
+
+def test_every_command_is_tried_or_has_a_reason(house: House, tmp_path: Path) -> None:
+    assert {*writers(house, tmp_path), *READING} == set(commands())
+
+
+def start(*args: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "prixlm", *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def digest(path: Path) -> dict[str, str]:
+    """Return the hash of every file that two runs of a command write alike."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return {
+        str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if file.suffix in (".parquet", ".tsv", ".nq", ".md") and "report" not in file.parts
+    }
+
+
+@pytest.mark.parametrize("command", list(commands()) if FULL else QUICK, ids=lambda name: str(name))
+def test_two_processes_on_one_target_leave_one_whole_result(
+    command: str, house: House, tmp_path: Path
+) -> None:
+    if command in READING:
+        pytest.skip(READING[command])
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    alone.mkdir()
+    both.mkdir()
+    args, expected = writers(house, alone)[command]
+    attack(*command.split(), *args)
+    args, target = writers(house, both)[command]
+    for _ in range(budget(1, 3)):
+        shutil.rmtree(both)
+        both.mkdir()
+        writers(house, both)
+        running = [start(*command.split(), *args) for _ in range(2)]
+        ended = []
+        for process in running:
+            out, err = process.communicate(timeout=300)
+            ended.append(Ran(process.returncode, out, err))
+        for ran in ended:
+            assert_harmless(ran)
+            assert ran.returncode == 0 or any(
+                words in ran.stderr for words in ("another command", "already there", "another run")
+            ), ran.stderr
+        assert any(ran.returncode == 0 for ran in ended) or not expected.exists()
+        assert digest(target) == digest(expected)
+        left = [p.name for p in both.iterdir() if p.suffix in (".tmp", ".partial")]
+        assert not left, left
+
+
+@contextlib.contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Hold the lock of a folder, as another command does."""
+    with locked(lock):
+        yield
+
+
+@pytest.mark.parametrize("command", ["import", "split", "complete", "enrich"])
+def test_a_folder_that_another_command_works_in_is_refused(
+    command: str, house: House, tmp_path: Path
+) -> None:
+    args, target = writers(house, tmp_path)[command]
+    folder = target if command == "enrich" else partial_folder(target)
+    with held(folder):
+        ran = attack(*command.split(), *args, codes=(2,))
+    assert "another command is running in" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["review", "export", "link"])
+def test_a_file_that_another_command_writes_is_refused(
+    command: str, house: House, tmp_path: Path
+) -> None:
+    args, target = writers(house, tmp_path)[command]
+    with replacing(target) as temporary:
+        temporary.write_text("half of the other's", "utf-8")
+        ran = attack(*command.split(), *args, codes=(2,))
+        assert temporary.read_text("utf-8") == "half of the other's", "nobody writes into it"
+    assert "another command is writing" in ran.stderr
+    assert target.read_text("utf-8") == "half of the other's"
+
+
+def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    with (
+        pytest.raises(PrixError, match="was written by another command meanwhile"),
+        replacing(tmp_path / "a", new=True) as temporary,
+    ):
+        temporary.write_text("mine")
+        (tmp_path / "a").write_text("theirs")
+    assert (tmp_path / "a").read_text() == "theirs" and [p.name for p in tmp_path.iterdir()] == [
+        "a"
+    ]
+
+
+def _write_often(path: Path, letter: str, number: int) -> None:
+    for _ in range(number):
+        with replacing(path) as temporary, temporary.open("w") as file:
+            for _ in range(20):
+                file.write(letter * 1000)
+                file.flush()
+
+
+def test_writers_of_one_file_wait_for_each_other(tmp_path: Path) -> None:
+    """Processes and threads that write one path leave a file of one of them, never a mixture."""
+    path, number = tmp_path / "file", budget(20, 500)
+    context = multiprocessing.get_context("fork")
+    workers: list[object] = [
+        context.Process(target=_write_often, args=(path, letter, number)) for letter in "ab"
+    ]
+    threads = [
+        threading.Thread(target=_write_often, args=(path, letter, number)) for letter in "cd"
+    ]
+    for worker in workers:
+        worker.start()  # type: ignore[attr-defined]
+    for thread in threads:
+        thread.start()
+    seen = set()
+    while any(thread.is_alive() for thread in threads):
+        with contextlib.suppress(FileNotFoundError):
+            seen.add(path.read_text())
+    for worker in workers:
+        worker.join()  # type: ignore[attr-defined]
+        assert worker.exitcode == 0  # type: ignore[attr-defined]
+    seen.add(path.read_text())
+    assert seen <= {letter * 20_000 for letter in "abcd"}
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_reviewers_who_mark_at_once_lose_no_mark(house: House, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(house.proposals, tmp_path / "p"))
+
+    def mark(reviewer: str) -> None:
+        with contextlib.closing(Marks.open(folder)) as marks:
+            for row in range(10):
+                marks.add(reviewer, [NewMark("facts", row, "accept")])
+
+    threads = [threading.Thread(target=mark, args=(f"r{n}",)) for n in range(budget(4, 16))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with contextlib.closing(Marks.open(folder, read_only=True)) as marks:
+        for number in range(len(threads)):
+            assert len(marks.rows_of(f"r{number}", "facts", "accept")) == 10
+
+
+def test_links_in_a_folder_of_others_are_not_written_through(tmp_path: Path) -> None:
+    """An archive can bring links: `lock` and `….tmp` could name any file of this machine."""
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "lock").symlink_to(precious)
+    (folder / "a.json.tmp").symlink_to(precious)
+    with pytest.raises(PrixError, match="lock is a link, so it is not written"), locked(folder):
+        pass
+    with replacing(folder / "a.json") as temporary:
+        temporary.write_text("new")
+    assert precious.read_text() == "keep" and (folder / "a.json").read_text() == "new"
+    (folder / "b.json").symlink_to(precious)
+    with replacing(folder / "b.json") as temporary:
+        temporary.write_text("new")
+    assert precious.read_text() == "keep", "a rename replaces the link, not what it names"
