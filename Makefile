@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-full test-cluster docs wheel-check install format benchmarks clean
+.PHONY: demo test test-full test-cluster docs results wheel-check install format benchmarks clean
 
 demo: $(READY)
 	$(BIN)/prixlm demo --to demo
@@ -17,8 +17,8 @@ test: $(READY)
 	@$(BIN)/python -c 'import json; summary = json.load(open(".coverage.json"))["summary"]; \
 		print("Coverage of src/prixlm: %.1f %% of the lines" % summary["percent_covered"])'
 
-# The same with ten times as many examples for the property tests.
-test-full: export PRIXLM_TEST_FULL = 1
+# The same with ten times as many generated inputs; PRIXLM_TEST_FULL=6 tries six times that.
+test-full: export PRIXLM_TEST_FULL ?= 1
 test-full: test
 
 # Kill workers, nodes and drivers of a Ray cluster of three nodes at random moments, ten times.
@@ -27,6 +27,10 @@ test-cluster: $(READY)
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict
+
+# Write the tables of docs/results from the JSON files of docs/results/data.
+results: $(READY)
+	$(BIN)/python docs/_generate/results.py
 
 # Build the wheel, install it outside the tree, and run the first steps of the demo (part of `test`).
 wheel-check: $(READY)

@@ -11,8 +11,6 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -27,46 +25,17 @@ from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.pykeen import MODELS, BaselineConfig, train_baseline
 from prixlm.training.loop import make_optimizer
 
-BASE = BaselineConfig(model="TransE", batch=512, loss="self-adversarial", negatives=16)
 SHOWN = ("epochs", "dim", "loss", "margin", "penalty", "lr")
 """Settings that the results of `tune` name."""
 WARM_UP = 2
 """Steps of `speed` that are not timed."""
 
 
-def by_distance(model: str, dim: int) -> list[BaselineConfig]:
-    """Return the grid of TransE or RotatE."""
-    return [
-        replace(BASE, model=model, dim=dim, epochs=epochs, margin=margin, lr=lr)
-        for epochs, margin, lr in product((30, 90), (3.0, 9.0), (2e-3, 1e-2))
-    ]
-
-
-def by_product() -> list[BaselineConfig]:
-    """Return the grid of ComplEx.
-
-    With PyKEEN's own initial vectors and regulariser it learns nothing. A softmax over all entities
-    would be best for it, but takes PyKEEN minutes an epoch even on Greek alone (see `speed`).
-    """
-    base = replace(BASE, model="ComplEx", dim=100, start=0.1, margin=3.0)
-    return [
-        replace(base, epochs=epochs, lr=lr, penalty=penalty)
-        for epochs, lr, penalty in product((8, 20), (3e-3, 1e-2), (1e-3, 4e-3))
-    ]
-
-
-GRID = {
-    "TransE": by_distance("TransE", 100),
-    "ComplEx": by_product(),
-    "RotatE": by_distance("RotatE", 50),
-}
-
-
 def tune(kb: KB, langs: list[str], num_facts: int, models: list[str], out: Path | None) -> None:
     """Print the MRR of every setting on valid facts, and append it to a file."""
     facts = {lang: read_facts(kb, lang, "valid", most=num_facts) for lang in langs}
     for name in models:
-        for config in [BaselineConfig.default(name), *GRID[name]]:
+        for config in [BaselineConfig.default(name), *BaselineConfig.grid(name)]:
             mrr, started = {}, time.monotonic()
             for lang, held_out in facts.items():
                 with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,7 @@
 """What the benchmarks share: the machine's own rate, memory, and a model of XLM-R-base's shape."""
 
+import ctypes
+import gc
 import time
 from pathlib import Path
 
@@ -31,6 +33,13 @@ def peak_gib() -> float:
     """The most memory that this process has held; what its parent had does not count."""
     text = Path("/proc/self/status").read_text()
     return int(text.split("VmHWM:")[1].split()[0]) / 2**20
+
+
+def reset_peak() -> None:
+    """Forget the peak so far, so that `peak_gib` is that of what follows, in this process."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what earlier work freed would count, too
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def save_base(folder: Path) -> None:

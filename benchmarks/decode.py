@@ -8,7 +8,8 @@ peers      `beam_search` (K = 50, the best 10) against
            one query at a time and in a batch, DBP-5L's English candidates; at XLM-R-base's shape
            with 250,002 pieces and random weights (near-uniform scores prune nothing), the same
            trimmed, and with a trained compact model (`--model`, made by `prixlm pretrain`).
-           Answers are compared first.
+           Answers are compared first. `--base` adds a decoder, trimmed, with its own weights;
+           it reads its prefix causally, so `generate` needs no cache from us.
 millions   two million generated names: building, size, loading, and time a query as names grow.
 exact      `exact_search` on the trained model: nodes, time against the beam, differing answers.
 """
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, XLMRobertaForCausalLM
 
-from common import DATA, Machine, peak_gib, save_base
+from common import DATA, Machine, peak_gib, reset_peak, save_base
 from prixlm import KB, import_kb
 from prixlm.arrays import ragged_ranges
 from prixlm.decoding.completer import Completer
@@ -38,6 +39,7 @@ from prixlm.lm.trim import pieces_to_keep
 from prixlm.types import Array, Query
 
 BEAM, BEST = 50, 10
+PEERS = ("released", "generate", "plain", "ours")
 
 
 # --- the peers ------------------------------------------------------------------------------------
@@ -52,6 +54,11 @@ class Setting:
     names: dict[tuple[int, ...], list[int]]  # what may follow each beginning of a name
     ends: dict[tuple[int, ...], int]  # the lowest entity of a whole name
     decoder: Any  # the same weights as transformers' causal class, which has a cache
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the prefix is read causally, as transformers' class does."""
+        return self.model.settings.mask == "causal"
 
 
 def make_setting(model: PrixLM, trie: Trie) -> Setting:
@@ -68,6 +75,8 @@ def make_setting(model: PrixLM, trie: Trie) -> Setting:
     for node in np.flatnonzero(np.diff(trie.offset)).tolist():
         following[paths[node]].append(eos)
         ends[paths[node]] = int(trie.entity[trie.offset[node]])  # listed by id
+    if model.settings.mask == "causal":
+        return Setting(model, trie, following, ends, model.backbone)
     config = type(model.backbone.config).from_dict(model.backbone.config.to_dict())
     config.is_decoder = True
     decoder = XLMRobertaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
@@ -113,9 +122,9 @@ def prefix_cache(setting: Setting, prefixes: list[list[int]], size: int) -> tupl
 
 @torch.no_grad()
 def generated(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, float]]:
-    """Run `generate` with a callback; its prefix was read in both directions beforehand."""
+    """Run `generate` with a callback; an encoder's prefix was read beforehand, both ways."""
     size, eos = len(prefixes[0]), setting.model.encoder.id("[EOS]")
-    cache, _ = prefix_cache(setting, prefixes, size - 1)
+    cache = None if setting.is_causal else prefix_cache(setting, prefixes, size - 1)[0]
 
     def allowed(_: int, ids: torch.Tensor) -> list[int]:
         path = tuple(ids[size:].tolist())
@@ -132,7 +141,7 @@ def generated(setting: Setting, prefixes: list[list[int]]) -> list[dict[int, flo
         max_new_tokens=int(setting.trie.depth[-1]) + 1,
         length_penalty=0.0,
         eos_token_id=eos,
-        pad_token_id=1,
+        pad_token_id=setting.model.encoder.id("<pad>"),
         do_sample=False,
         output_scores=True,
         return_dict_in_generate=True,
@@ -233,17 +242,23 @@ def search_operations(setting: Setting, prefixes: list[list[int]], found: list[F
 
 
 class Times:
-    """Seconds of each peer, summed over turns that alternate between the peers."""
+    """Seconds of each peer, summed over turns that alternate between the peers; peak memory.
+
+    The peak is that of the process, the model and the candidates included, which all peers share.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.queries: dict[str, int] = {}
+        self.peaks: dict[str, float] = {}  # GiB
 
     def run(self, name: str, num_queries: int, work: Callable[..., Any], *args: Any) -> Any:
         """Call `work` and add its time to that of the peer `name`."""
+        reset_peak()
         started = time.perf_counter()
         result = work(*args)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+        self.peaks[name] = max(self.peaks.get(name, 0.0), peak_gib())
         self.queries[name] = self.queries.get(name, 0) + num_queries
         return result
 
@@ -260,14 +275,18 @@ def compare(title: str, kb: KB, model: PrixLM, args: argparse.Namespace) -> None
     prefixes = english_queries(kb, completer, args.batch)
     times, machine = Times(), Machine()
     done, equal, agreed, nodes = 0.0, [], [], []
-    ours(setting, prefixes[:1]), plain(setting, prefixes[:1])  # not counted
+    peers = ("released", "generate", "ours") if setting.is_causal else PEERS
+    ours(setting, prefixes[:1])  # not counted
+    if "plain" in peers:
+        plain(setting, prefixes[:1])
     for turn, prefix in enumerate(prefixes[: args.queries]):
         [found] = times.run("ours", 1, ours, setting, [prefix])
         done += search_operations(setting, [prefix], [found])
         nodes.append(found.num_nodes)
         machine.measure()
-        [theirs] = times.run("plain", 1, plain, setting, [prefix])
-        equal.append(same_answers(found, theirs))
+        if "plain" in peers:
+            [theirs] = times.run("plain", 1, plain, setting, [prefix])
+            equal.append(same_answers(found, theirs))
         if turn < args.slow:
             theirs = times.run("released", 1, released, setting, prefix)
             equal.append(same_answers(found, theirs))
@@ -280,30 +299,37 @@ def compare(title: str, kb: KB, model: PrixLM, args: argparse.Namespace) -> None
         found = times.run("ours, batch", len(prefixes), ours, setting, prefixes)
         done += search_operations(setting, prefixes, found)
         machine.measure()
-        theirs = times.run("plain, batch", len(prefixes), plain, setting, prefixes)
-        machine.measure()
-        equal += [same_answers(one, other) for one, other in zip(found, theirs, strict=True)]
+        if "plain" in peers:
+            theirs = times.run("plain, batch", len(prefixes), plain, setting, prefixes)
+            machine.measure()
+            equal += [same_answers(one, other) for one, other in zip(found, theirs, strict=True)]
     theirs = times.run("generate, batch", len(prefixes), generated, setting, prefixes)
     agreed += [overlap(one, other) for one, other in zip(found, theirs, strict=True)]
     batch_share = done / times.seconds["ours, batch"] / machine.rate
     print(f"\n### {title}\n")
     print(
         f"{len(trie.entity):,} candidates, {trie.num_nodes:,} nodes, {len(model.tokenizer):,} "
-        f"pieces. Answers equal to the released algorithm's and to the plain beam's: {sum(equal)} "
-        f"of {len(equal)} lists; `generate` shares {np.mean(agreed):.0%} of them.\n"
+        f"pieces. Answers equal to those of the released algorithm and the plain beam: "
+        f"{sum(equal)} of {len(equal)} lists; `generate` shares {np.mean(agreed):.0%} of them.\n"
     )
-    print("| | s/query, one at a time | ours is faster | s/query, batch | ours is faster |")
-    print("|---|---|---|---|---|")
-    for name in ("released", "generate", "plain", "ours"):
+    print(
+        "| | s/query, one at a time | ours is faster | s/query, batch | ours is faster "
+        "| peak GiB, one at a time | peak GiB, batch |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for name in peers:
         line = f"| {name} | {times.each(name):.3f} | {times.each(name) / times.each('ours'):.1f} |"
         together = f"{name}, batch"
+        peaks = [times.peaks.get(kind) for kind in (name, together)]
         if together in times.seconds:
             ratio = times.each(together) / times.each("ours, batch")
             line += f" {times.each(together):.3f} | {ratio:.1f} |"
         else:
             ratio = times.each(name) / times.each("ours, batch")
             line += f" | {ratio:.1f} |"
-        print(line)
+        print(line, " | ".join("" if peak is None else f"{peak:.2f}" for peak in peaks), "|")
+    if setting.is_causal:
+        return  # `search_operations` knows the layers of XLM-R only
     count = search_operations(setting, prefixes, found) / len(prefixes)
     print(
         f"\nThe search cannot avoid {count / 1e9:.1f} Gflop a query ({np.mean(nodes):.0f} nodes "
@@ -323,6 +349,10 @@ def compare_peers(kb: KB, work: Path, args: argparse.Namespace) -> None:
         keep = lambda tokenizer: pieces_to_keep(kb, tokenizer, num_words=0)  # noqa: E731
         model = PrixLM.from_base(work / "base", kb.languages, keep=keep)
         compare("XLM-R-base, trimmed", kb, model, args)
+    if args.base is not None:
+        keep = lambda tokenizer: pieces_to_keep(kb, tokenizer, num_words=0)  # noqa: E731
+        model = PrixLM.from_base(args.base, kb.languages, keep=keep)
+        compare(f"{args.base.name}, trimmed", kb, model, args)
     if "compact" in kinds:
         if args.model is None:
             print("\nNo trained model: pass --model (made by `prixlm pretrain`).")
@@ -453,6 +483,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help="peers, millions, exact; all if none")
     parser.add_argument("--model", type=Path, help="a compact model trained on DBP-5L")
+    parser.add_argument("--base", type=Path, help="a decoder in the hub's format, as one more kind")
     parser.add_argument("--kinds", default="base,trimmed,compact", help="of the peers")
     parser.add_argument("--queries", type=int, default=4, help="asked one at a time")
     parser.add_argument("--slow", type=int, default=1, help="of them, also by the slowest peers")

@@ -3,10 +3,13 @@
     python benchmarks/kills.py --kills 200            # spread evenly over all commands
     python benchmarks/kills.py --kills 6 --commands import,export --seed 3
 
-For each command the reference is an undisturbed run. The others are killed with SIGKILL after a
-random share of the reference's time, some of them several times in a row, and then run to their
-end: every file that does not hold times must have the bytes of the reference, and nothing may be
-left over beside it. Kills that come after the end do not count and are drawn again.
+For each command the reference is an undisturbed run in a process of its own. The others are killed
+with SIGKILL after a random share of an undisturbed run's time, some of them several times in a row,
+and then run to their end: every file that does not hold times must have the bytes of the reference,
+and nothing may be left over beside it. Kills that come after the end do not count and are drawn
+again. What is killed is forked from a process that has imported everything, so that the kills fall
+into the work and not into the seconds that torch takes to import. Fusions and the confidence of
+labels have few trees and examples: more of them take longer and write nothing.
 
 The server is killed while a client marks proposals. Every mark that it had answered must be there
 when the folder is opened again; the mark in flight may be there or not.
@@ -17,8 +20,11 @@ when the folder is opened again; the mark in flight may be there or not.
 import argparse
 import contextlib
 import hashlib
+import http.client
+import importlib
 import json
 import os
+import pkgutil
 import random
 import re
 import shutil
@@ -27,21 +33,35 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
+
+import pyarrow.parquet as pq
+
+import prixlm
+import prixlm.enrichment.run as enrichment_run
+from prixlm.cli import app
+from prixlm.enrichment import labels
+from prixlm.enrichment.naming import confidence
+from prixlm.rankers.fusion import FusionConfig
 
 LOGS = {"timings.json", "metrics.jsonl", "state.json", "work.json", "loss.png", "lock", "run.json"}
 """Files that hold times."""
+_LONGEST = 600.0
+"""Seconds after which a command hangs."""
 _SAME_KILL = 0.3
 """Share of the kills after which the command is killed once more before it may end."""
 _ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 _RUN = """\
 batch = 64
-epochs = 4
+epochs = 2
 token_budget = 2048
 [supply]
 max_links = 2
@@ -50,6 +70,10 @@ lr = 0.001
 log_every = 5
 checkpoints = [0.25, 0.5, 0.75, 1.0]
 """
+_ENRICH = ("--effort", "quick", "--min-confidence", 0.02)
+"""With few trees, few answers are sure."""
+_MARKED = 20
+"""Facts that the client of the server marks, over and over."""
 _COMPACT = "[compact]\nvocab = 2000\nwidth = 64\nlayers = 2\nheads = 4\n"
 
 
@@ -65,35 +89,112 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def command(*args: object) -> list[str]:
-    """Return the words of a command of prixlm."""
-    return [sys.executable, "-m", "prixlm", *map(str, args)]
-
-
 def finish(*args: object) -> None:
-    """Run a command of prixlm to its end."""
-    ran = subprocess.run(
-        command(*args), env=_ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    """Run a command of prixlm to its end, in a process of its own."""
+    words = [sys.executable, __file__, "--run", *map(str, args)]
+    ran = subprocess.run(words, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"{args}: {ran.stderr}"
 
 
+def import_everything() -> None:
+    """Import what the commands import, so that forks need not.
+
+    Nothing is computed: threads of this process would be missing in its forks.
+    """
+    os.environ.update(_ENVIRONMENT)
+    for module in pkgutil.walk_packages(prixlm.__path__, "prixlm."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name in ("sklearn.ensemble", "sklearn.isotonic", "duckdb", "faiss", "matplotlib.pyplot"):
+        importlib.import_module(name)
+
+
+def run_command(*args: object) -> None:
+    """Be the command: with few trees and few examples."""
+    few: dict[str, object] = {
+        "FusionConfig": partial(FusionConfig, iterations=10, parts=2, facts=100, depth=5),
+        "LabelConfig": partial(labels.LabelConfig, learnt=300, asked=200),
+    }
+    for name, value in few.items():
+        setattr(enrichment_run, name, value)
+    confidence._TREES = replace(confidence._TREES, iterations=10)
+    confidence._FIRST = replace(confidence._FIRST, iterations=10)
+    sys.argv = ["prixlm", *map(str, args)]
+    app.main()
+
+
+class Forked:
+    """A command of prixlm in a fork of this process, with a process group of its own."""
+
+    def __init__(self, *args: object) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # `kill` closes it
+        self._code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._run(args)
+
+    def _run(self, args: tuple[object, ...]) -> NoReturn:
+        """Be the command."""
+        code = 1
+        try:
+            os.setsid()  # parsing and training start processes of their own
+            for stream in (1, 2):
+                os.dup2(self._output.fileno(), stream)
+            sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
+            run_command(*args)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    def output(self) -> str:
+        """Return what it has printed so far."""
+        # Read in place: the command writes at the position that both share.
+        return os.pread(self._output.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def wait(self, seconds: float) -> int | None:
+        """Return the exit code as soon as it has ended; None if it still runs after `seconds`."""
+        end = time.monotonic() + seconds
+        while self.poll() is None and time.monotonic() < end:
+            time.sleep(0.002)
+        return self._code
+
+    def kill(self) -> bool:
+        """Kill it with all of its processes; tell whether it was still running."""
+        was_running = self.poll() is None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if was_running:
+            os.kill(self.pid, signal.SIGKILL)  # it may not have its own group yet
+            os.waitpid(self.pid, 0)
+            self._code = -signal.SIGKILL
+        self._output.close()
+        return was_running
+
+
 def kill_after(seconds: float, *args: object) -> bool:
-    """Start a command, kill it with all of its processes; tell whether it was still running."""
-    process = subprocess.Popen(
-        command(*args),
-        env=_ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # parsing and training start processes of their own
-    )
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-    was_running = process.poll() is None
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return was_running
+    """Start a command and kill it; tell whether it was still running."""
+    process = Forked(*args)
+    process.wait(seconds)
+    return process.kill()
+
+
+def finish_forked(*args: object) -> None:
+    """Run a command to its end in a fork."""
+    process = Forked(*args)
+    code, output = process.wait(_LONGEST), process.output()
+    process.kill()
+    assert code == 0, f"{args}: {code} {output}"
 
 
 @dataclass(frozen=True)
@@ -104,12 +205,14 @@ class Case:
     target: str
     content: Callable[[Path], dict[str, str]] = digests  # of the target, for the comparison
     prepare: Callable[[Path], None] | None = None  # puts what the command changes into the folder
+    resumes: bool = False  # it is run again although its target is there
 
 
 @dataclass
 class Tally:
     """What came of the kills of one command."""
 
+    seconds: float = 0.0  # of an undisturbed run in a fork
     kills: int = 0
     resumed: int = 0
     compared: int = 0  # files
@@ -135,12 +238,18 @@ def make_inputs(folder: Path) -> None:
     (folder / "names.tsv").write_text("lang\tname\tto\n" + "\n".join(names) + "\n", "utf-8")
     subjects = [f"en\tname {n}\tcapital" for n in range(600)]
     (folder / "queries.tsv").write_text("lang\tsubject\trelation\n" + "\n".join(subjects) + "\n")
-    (folder / "mentions.txt").write_text("\n".join(f"name {n}" for n in range(500)), "utf-8")
-    finish("enrich", kb, "--into", "et", "--to", folder / "work", "--effort", "quick")
+    (folder / "mentions.txt").write_text("\n".join(f"name {n}" for n in range(200)), "utf-8")
+    finish("enrich", kb, "--into", "et", "--to", folder / "work", *_ENRICH)
+    assert count_facts(folder / "work") >= _MARKED, "too few proposals to mark"
     finish("review", folder / "work", "--to", folder / "sheet.tsv")
     lines = (folder / "sheet.tsv").read_text("utf-8").split("\n")
     marked = [lines[0], *("accept" + line for line in lines[1:] if line)]
     (folder / "marked.tsv").write_text("\n".join(marked) + "\n", "utf-8")
+
+
+def count_facts(work: Path) -> int:
+    """Return the number of proposed facts of a work folder."""
+    return int(pq.read_metadata(work / "proposals" / "proposals.parquet").num_rows)
 
 
 def marks_of(folder: Path) -> dict[str, str]:
@@ -168,11 +277,14 @@ def cases(inputs: Path) -> dict[str, Case]:
         ),
         "split": Case(lambda to: ["split", kb, "--to", to / "split", "--test", 0.2], "split"),
         "graph": Case(
-            lambda to: ["graph", kb, "--to", to / "graph", "--rank", 16, "--epochs", 8], "graph"
+            lambda to: ["graph", kb, "--to", to / "graph", "--rank", 16, "--epochs", 8],
+            "graph",
+            resumes=True,
         ),
         "pretrain": Case(
             lambda to: ["pretrain", kb, "--to", to / "model", "--config", inputs / "run.toml"],
             "model",
+            resumes=True,
         ),
         "mirror": Case(
             lambda to: [
@@ -180,6 +292,7 @@ def cases(inputs: Path) -> dict[str, Case]:
                 *("--number", 400, "--batch", 32, "--epochs", 2),
             ],
             "encoder",
+            resumes=True,
         ),
         "complete": Case(
             lambda to: [
@@ -203,8 +316,9 @@ def cases(inputs: Path) -> dict[str, Case]:
             "linked.tsv",
         ),
         "enrich": Case(
-            lambda to: ["enrich", kb, "--into", "et", "--to", to / "work", "--effort", "quick"],
+            lambda to: ["enrich", kb, "--into", "et", "--to", to / "work", *_ENRICH],
             "work",
+            resumes=True,
         ),
         "review (write)": Case(
             lambda to: ["review", inputs / "work", "--to", to / "sheet.tsv"], "sheet.tsv"
@@ -214,12 +328,18 @@ def cases(inputs: Path) -> dict[str, Case]:
             "proposals",
             marks_of,
             copy_proposals,
+            resumes=True,
         ),
         "export": Case(
             lambda to: ["export", inputs / "work", "--format", "nq", "--to", to / "facts.nq"],
             "facts.nq",
         ),
-        "report": Case(lambda to: ["report", inputs / "work", "--to", to / "page"], "page", _pages),
+        "report": Case(
+            lambda to: ["report", inputs / "work", "--to", to / "page"],
+            "page",
+            _pages,
+            resumes=True,
+        ),
     }
 
 
@@ -241,27 +361,27 @@ def new_folder(parent: Path, case: Case) -> Path:
 def kill_command(case: Case, kills: int, parent: Path, generator: random.Random) -> Tally:
     """Kill a command `kills` times, resume it each time, and compare with an undisturbed run."""
     tally = Tally()
-    whole = new_folder(parent, case)
-    started = time.monotonic()
-    finish(*case.args(whole))
-    seconds = time.monotonic() - started
+    whole, forked = new_folder(parent, case), new_folder(parent, case)
+    finish(*case.args(whole))  # sets are in another order in another process: bytes must not be
     expected = case.content(whole / case.target)
     beside = {path.name for path in whole.iterdir()}
+    started = time.monotonic()
+    finish_forked(*case.args(forked))
+    tally.seconds = time.monotonic() - started
+    assert case.content(forked / case.target) == expected, f"a second run differs: {forked}"
     tries = 0
     while tally.kills < kills and tries < 4 * kills + 10:
         folder = new_folder(parent, case)
         again = True
         while again and tally.kills < kills:
             tries += 1
-            if not kill_after(generator.uniform(0, 1.05 * seconds), *case.args(folder)):
+            if not kill_after(generator.uniform(0, 1.05 * tally.seconds), *case.args(folder)):
                 break
             tally.kills += 1
             again = generator.random() < _SAME_KILL
-        if not (folder / case.target).exists() or case.prepare is not None or case.target in (
-            "model", "graph", "encoder", "work",
-        ):  # fmt: skip
-            # A file that is there is whole: the command would refuse to write it again.
-            finish(*case.args(folder))
+        # A file or a KB that is there is whole: the command would refuse to write it again.
+        if case.resumes or not (folder / case.target).exists():
+            finish_forked(*case.args(folder))
         tally.resumed += 1
         found = case.content(folder / case.target)
         names = expected.keys() | found.keys()
@@ -285,22 +405,24 @@ def kill_server(kills: int, inputs: Path, parent: Path, generator: random.Random
     answered: dict[int, str] = {}
     while tally.kills < kills:
         with _serving(inputs / "kb", folder / "proposals") as (process, address):
-            end = time.monotonic() + generator.uniform(0.05, 2.0)
-            killer = _kill_at(process, end)
-            next(killer)
+            killer = threading.Timer(generator.uniform(0.05, 2.0), os.kill, (process.pid, 9))
+            killer.start()
             while process.poll() is None:
-                row, verdict = generator.randrange(20), generator.choice(["accept", "reject"])
+                row, verdict = generator.randrange(_MARKED), generator.choice(["accept", "reject"])
                 try:
                     _post(f"{address}/api/marks", {"id": f"fact-{row}", "verdict": verdict})
                     answered[row] = verdict
-                except (OSError, urllib.error.URLError, ConnectionError):
+                except urllib.error.HTTPError:
+                    raise  # an answer, and not the one that is expected
+                except (OSError, http.client.HTTPException):
                     answered.pop(row, None)  # in flight: either is right
-                next(killer, None)
+            killer.join()
         tally.kills += 1
         tally.resumed += 1
         found = _verdicts(folder / "proposals")
         tally.compared += len(answered)
         tally.lost += sum(found.get(row) != verdict for row, verdict in answered.items())
+    assert tally.compared, "the server answered no mark"
     return tally
 
 
@@ -315,38 +437,19 @@ def _verdicts(folder: Path) -> dict[int, str]:
         }
 
 
-def _kill_at(process: "subprocess.Popen[str]", end: float) -> Iterator[None]:
-    """Kill a process group at the first step after a time."""
-    while time.monotonic() < end and process.poll() is None:
-        yield
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 @contextlib.contextmanager
-def _serving(kb: Path, proposals: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def _serving(kb: Path, proposals: Path) -> Iterator[tuple[Forked, str]]:
     """Start a server and yield it with its address, once it answers."""
-    process = subprocess.Popen(
-        command("serve", "--kb", kb, "--proposals", proposals, "--port", 0),
-        env=_ENVIRONMENT | {"PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    process = Forked("serve", "--kb", kb, "--proposals", proposals, "--port", 0)
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            found = re.match(r"Open (http://\S+?)/?$", line.strip())
+        while process.wait(0.02) is None:
+            found = re.search(r"^Open (http://\S+?)/?$", process.output(), re.MULTILINE)
             if found:
                 yield process, found[1]
                 return
-        raise AssertionError("the server did not start")
+        raise AssertionError(f"the server did not start: {process.output()}")
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
 
 
 def _post(address: str, values: dict[str, str]) -> None:
@@ -367,6 +470,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--inputs", type=Path, help="keep the inputs here, and reuse them")
     args = parser.parse_args()
+    import_everything()
     with tempfile.TemporaryDirectory() as temporary:
         inputs = args.inputs or Path(temporary) / "inputs"
         if not (inputs / "marked.tsv").is_file():
@@ -375,8 +479,8 @@ def main() -> None:
         known = [*cases(inputs), "server"]
         chosen = known if args.commands is None else args.commands.split(",")
         tallies: dict[str, Tally] = {}
-        print("| command | kills | resumed | files compared | differ | left over | lost |")
-        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+        print("| command | seconds | kills | resumed | compared | differ | left over | lost |")
+        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
         for number, name in enumerate(chosen):
             generator = random.Random(f"{args.seed} {name}")
             kills = (number + 1) * args.kills // len(chosen) - number * args.kills // len(chosen)
@@ -386,7 +490,7 @@ def main() -> None:
                 tally = kill_command(cases(inputs)[name], kills, Path(temporary), generator)
             tallies[name] = tally
             figures = (
-                *(tally.kills, tally.resumed, tally.compared),
+                *(f"{tally.seconds:.1f}", tally.kills, tally.resumed, tally.compared),
                 *(tally.differing, tally.left_over, tally.lost),
             )
             print(f"| {name} | {' | '.join(map(str, figures))} |", flush=True)
@@ -397,4 +501,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--run"]:
+        run_command(*sys.argv[2:])
+    else:
+        main()

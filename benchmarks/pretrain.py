@@ -3,7 +3,8 @@
 peers    The shape of XLM-R-base with its 250,002 pieces (and random weights, which do not affect
          speed) on DBP-5L facts, against Hugging Face's `Trainer` with the same objective: with its
          defaults, and with sampling by length. The losses on one batch are compared first. Each
-         peer runs in a separate process, so that peak memory is measured for it alone.
+         peer runs in a separate process, so that peak memory is that of its training alone.
+         `--base` takes another base, such as a decoder, with its own weights.
 share    Share of this machine's matrix-multiply rate that the compact preset reaches.
 data     Rate of the data path alone, on 20 M generated facts, against the compact model's rate.
 growth   Facts per second at 1, 10 and 100 times the facts, and at widths 128, 256 and 512.
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from common import DATA, Machine, peak_gib, save_base
+from common import DATA, Machine, peak_gib, reset_peak, save_base
 from prixlm import KB, import_kb
 from prixlm.lm.encoding import Batch, BatchEncoder
 from prixlm.lm.model import PrixLM, attention_mask
@@ -42,10 +43,16 @@ PEERS = ("trainer", "trainer, grouped", "prixlm", "prixlm, trimmed")
 
 
 class Collator:
-    """Pads rows, and adds the prefix mask and labels at the positions that predict them."""
+    """Pads rows, and adds the mask and labels.
 
-    def __init__(self, padding: int) -> None:
-        self.padding = padding
+    An encoder's class compares the logits of a position with its label, so labels are at the
+    positions that predict them, and the prefix mask is given. A decoder's class shifts labels
+    itself, and masks causally.
+    """
+
+    def __init__(self, model: PrixLM) -> None:
+        self.padding = model.encoder.id("<pad>")
+        self.is_causal = model.settings.mask == "causal"
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         size = max(len(row["input_ids"]) for row in rows)
@@ -55,7 +62,13 @@ class Collator:
             tokens = torch.tensor(row["input_ids"])
             ids[i, : len(tokens)] = tokens
             # [O] predicts the first object token; the last one to be predicted is [EOS].
-            labels[i, row["prefix"] - 1 : len(tokens) - 2] = tokens[row["prefix"] : -1]
+            first, end = row["prefix"], row["end"]
+            shift = 0 if self.is_causal else 1
+            labels[i, first - shift : end - shift] = tokens[first:end]
+        if self.is_causal:
+            lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+            seen = torch.arange(size) < lengths[:, None]
+            return {"input_ids": ids, "labels": labels, "attention_mask": seen.long()}
         prefix = torch.tensor([row["prefix"] for row in rows])
         length = torch.tensor([len(row["input_ids"]) for row in rows])
         mask = attention_mask(prefix, length, size)
@@ -90,12 +103,11 @@ def run_trainer(model: PrixLM, rows: list[dict[str, Any]], args: argparse.Namesp
             learning_rate=1e-6,
             use_cpu=True,
         )
-        padding = model.encoder.id("<pad>")
         Trainer(
             model=model.backbone,
             args=arguments,
             train_dataset=rows,
-            data_collator=Collator(padding),
+            data_collator=Collator(model),
             callbacks=[clock],
         ).train()
     return float(args.facts * args.updates / (clock.times[-1] - clock.times[0]))
@@ -138,11 +150,12 @@ def run_peer(args: argparse.Namespace) -> dict[str, Any]:
     model.eval()
     with torch.no_grad():
         if args.peer.startswith("trainer"):
-            inputs = Collator(model.encoder.id("<pad>"))(rows[:16])
+            inputs = Collator(model)(rows[:16])
             loss = model.backbone(**inputs).loss.item()
         else:
             batch = batches.encode(facts.select(slice(0, 16)))
             loss = model.loss(batch).item() / len(batch.target)
+    reset_peak()  # reading and trimming a base may take more than training it
     if args.peer.startswith("trainer"):
         rate = run_trainer(model, rows, args)
     else:
@@ -157,22 +170,24 @@ def run_peer(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def as_rows(model: PrixLM, batch: Batch) -> list[dict[str, Any]]:
-    """Return a batch as rows that end with `[EOS]` and a separator, as the paper prints them."""
+    """Return a batch as rows that end with `[EOS]` and, for an encoder, a separator."""
     lengths, prefixes = batch.length.tolist(), batch.prefix.tolist()
     end = [model.end_of_name, *model.encoder.separators[:1]]
     return [
-        {"input_ids": [*ids[:length].tolist(), *end], "prefix": prefix}
+        {"input_ids": [*ids[:length].tolist(), *end], "prefix": prefix, "end": length + 1}
         for ids, length, prefix in zip(batch.ids, lengths, prefixes, strict=True)
     ]
 
 
 def compare_peers(kb: Path, work: Path, args: argparse.Namespace) -> None:
     """Run all peers and print a table."""
-    save_base(work / "base")
+    base = args.base or str(work / "base")
+    if args.base is None:
+        save_base(work / "base")
     results = []
     for peer in PEERS:
         command = [sys.executable, __file__, "--peer", peer, "--kb", str(kb)]
-        command += ["--base", str(work / "base"), "--facts", str(args.facts)]
+        command += ["--base", base, "--facts", str(args.facts)]
         command += ["--rows", str(args.rows), "--budget", str(args.budget)]
         command += ["--updates", str(args.updates), "--threads", str(args.threads)]
         finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -181,7 +196,8 @@ def compare_peers(kb: Path, work: Path, args: argparse.Namespace) -> None:
     losses = [row["loss"] for row in results[:3]]  # a trimmed vocabulary has another softmax
     assert max(losses) - min(losses) < 1e-3, f"the losses differ: {losses}"
     print(f"\nLoss of one batch: {', '.join(f'{loss:.4f}' for loss in losses)}.\n")
-    print("| XLM-R-base shape | pieces | facts/s | peak GiB | against plain | against grouped |")
+    title = Path(args.base).name if args.base else "XLM-R-base shape"
+    print(f"| {title} | pieces | facts/s | peak GiB | against plain | against grouped |")
     print("|---|---|---|---|---|---|")
     plain, grouped = (row["facts_per_second"] for row in results[:2])
     for row in results:
@@ -396,7 +412,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--kb", help=argparse.SUPPRESS)
-    parser.add_argument("--base", help=argparse.SUPPRESS)
+    parser.add_argument("--base", help="of the peers: a folder; the shape of XLM-R-base if none")
     parser.add_argument("--stream", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

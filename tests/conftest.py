@@ -1,7 +1,7 @@
 """Fixtures for every room: a toy KB in several scripts, the world KB, tiny base models.
 
 Hypothesis runs the profile `ci`, a tenth of the examples of `full`; `PRIXLM_TEST_FULL=1` (as
-`make test-full` sets it) selects `full`.
+`make test-full` sets it) selects `full`, and a larger number multiplies its examples.
 """
 
 import json
@@ -19,11 +19,13 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from prixlm import KB, import_kb
+from tests.helpers import FULL, TRIED, budget, left_behind
 
 hypothesis.settings.register_profile("ci", max_examples=50, deadline=None)
-hypothesis.settings.register_profile("full", max_examples=500, deadline=None)
-hypothesis.settings.load_profile("full" if os.environ.get("PRIXLM_TEST_FULL") else "ci")
+hypothesis.settings.register_profile("full", max_examples=max(1, budget(50, 500)), deadline=None)
+hypothesis.settings.load_profile("full" if FULL else "ci")
 
+ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("PRIXLM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 TOY_FACTS = """\
@@ -55,12 +57,51 @@ ar\tفنلندا\ten\tFinland
 """
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Pass the counts of a process of xdist on to the one that prints them."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["tried"] = dict(TRIED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add the counts of a process of xdist that has ended."""
+    TRIED.update(getattr(node, "workeroutput", {}).get("tried", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how many generated inputs each file tried, in `make test-full`."""
+    if FULL and TRIED:
+        terminalreporter.section("inputs tried")
+        for name, number in sorted(TRIED.items()):
+            terminalreporter.write_line(f"{number:>9,} {name}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_sync() -> Iterator[None]:
     """Skip flushes to disk, a tenth of an import: they matter after a power cut only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def _in_the_root() -> set[str]:
+    """What stood in the repository's root before the first test."""
+    return {path.name for path in ROOT.iterdir()}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_in_the_root(_in_the_root: set[str]) -> Iterator[None]:
+    """Fail a test that writes into the checkout, such as a command with a relative `--to`.
+
+    With several processes, it may be a test that runs beside this one.
+    """
+    yield
+    new = left_behind(ROOT, _in_the_root)
+    _in_the_root.update(new)  # reported once
+    assert not new, f"left in the repository's root: {new}; run the command in tmp_path"
 
 
 @pytest.fixture(scope="session")

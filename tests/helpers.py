@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,23 @@ from prixlm.cli.app import main
 
 if TYPE_CHECKING:
     from prixlm import KB
+
+FULL = float(os.environ.get("PRIXLM_TEST_FULL") or 0)
+"""0 in `make test`. In `make test-full` a factor: 1 tries about ten times as many inputs as
+`make test`, 6 six times as many again."""
+TRIED: Counter[str] = Counter()
+"""Generated inputs that were tried, by test file; printed at the end of `make test-full`."""
+
+
+def budget(small: int, large: int) -> int:
+    """Return how many inputs to try: `large` times the factor in `make test-full`."""
+    return round(large * FULL) if FULL else small
+
+
+def count_tried(number: int = 1) -> None:
+    """Count inputs that the running test has tried."""
+    name = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+    TRIED[name.removeprefix("tests/")] += number
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,15 @@ def run_python(code: str, *args: object, cwd: Path | None = None) -> Ran:
     command = [sys.executable, "-c", code, *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+_TOOLS = {".coverage.json", ".hypothesis", ".pytest_cache", "__pycache__"}
+"""What the tools that run the tests write beside them."""
+
+
+def left_behind(folder: Path, before: set[str]) -> list[str]:
+    """Return the names in a folder that are neither in `before` nor of the tools of the tests."""
+    return sorted({path.name for path in folder.iterdir()} - before - _TOOLS)
 
 
 def fact_row(number: int, **values: object) -> dict[str, object]:

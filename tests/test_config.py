@@ -4,11 +4,19 @@ import json
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from prixlm.config import changed, differing, from_dict, read_config, to_toml
+from prixlm.config import (
+    changed,
+    checked,
+    differing,
+    from_dict,
+    is_kind,
+    read_config,
+    to_toml,
+)
 from prixlm.errors import PrixError
 
 
@@ -120,3 +128,70 @@ def test_differing_settings_are_named_with_their_table() -> None:
     assert differing(one, other) == ["epochs", "training.lr"]
     assert differing(one, one) == []
     assert differing({"a": 1}, {"b": {"c": 1}}) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (1, int),
+        (1, float),
+        (0.5, float),
+        (float("nan"), float),
+        ("a", str),
+        (None, int | None),
+        ([1, None], list[int | None]),
+        ([[0.1, 0.9]], list[list[float]]),
+        ([1, 2], tuple[int, ...]),
+        ({"fi": {"all": 3}}, dict[str, dict[str, int]]),
+        ({}, dict[str, int]),
+        ("both", Literal["script", "both"]),
+        ([object()], list),
+        (object(), Any),
+    ],
+)
+def test_a_value_is_of_its_kind(value: object, kind: Any) -> None:
+    assert is_kind(value, kind)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (True, int),
+        (1, bool),
+        (1.0, int),
+        (10**400, int),
+        (10**400, float),
+        (1 << 63, int),
+        (float("nan"), int),
+        (float("inf"), int),
+        (None, str),
+        ("ab", list[str]),
+        ([1, "a"], list[int]),
+        ({"fi": "x"}, dict[str, int]),
+        ([], dict),
+        ([], Literal["script", "both"]),
+        ("a", int | None),
+    ],
+)
+def test_a_value_of_another_kind_is_told(value: object, kind: Any) -> None:
+    assert not is_kind(value, kind)
+
+
+def test_what_is_wrong_is_named() -> None:
+    kinds: dict[str, Any] = {"title": str, "numbers": dict[str, int], "notes": list[str]}
+    values = {"title": "a", "numbers": {"fi": 3}, "more": object()}
+    assert checked(values, kinds, optional=["notes"]) is values
+    with pytest.raises(ValueError, match="notes is missing"):
+        checked(values, kinds)
+    with pytest.raises(ValueError, match=r"numbers is \{'fi': 'x'\}, expected dict\[str, int\]"):
+        checked(values | {"numbers": {"fi": "x"}}, kinds)
+    with pytest.raises(ValueError, match="title is 1, expected str"):
+        checked(values | {"title": 1}, kinds)
+    with pytest.raises(ValueError, match=r"found \[\], expected names with values"):
+        checked([], kinds)
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    with pytest.raises(ValueError, match="…") as refused:
+        checked({"title": ["x"] * 10_000}, {"title": str})
+    assert len(str(refused.value)) < 120

@@ -107,13 +107,18 @@ def run_page(page: Path, folder: Path) -> None:
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a new working folder with the examples of a checkout.
 
-    Fusions have few trees: these tests check text, not figures.
+    Fusions have few trees and names are learnt from few examples: these tests check text, not
+    figures.
     """
     import prixlm.enrichment.run as run
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.setattr(run, "FusionConfig", partial(run.FusionConfig, iterations=40, parts=2))
+    monkeypatch.setattr(
+        run, "FusionConfig", partial(run.FusionConfig, facts=600, iterations=40, parts=2)
+    )
+    few = partial(run.LabelConfig, fitted=2000, learnt=500, asked=400, sources=3)
+    monkeypatch.setattr(run, "LabelConfig", few)
     return tmp_path
 
 

@@ -26,6 +26,7 @@ from prixlm.files import (
     damage_message,
     disk_errors,
     drop_oldest_caches,
+    first_alone,
     is_cached,
     locked,
     open_database,
@@ -37,6 +38,7 @@ from prixlm.files import (
     read_stamp,
     replacing,
     seal,
+    sketch,
     take_name,
     whole_folder,
     write_atomically,
@@ -224,6 +226,17 @@ def test_a_killed_part_is_made_again(tmp_path: Path) -> None:
         assert work.make("second", lambda path: path.write_text("again")).read_text() == "again"
 
 
+def test_two_files_that_differ_in_size_or_at_an_end_have_two_sketches(tmp_path: Path) -> None:
+    contents = [b"a" * 10, b"a" * 11, b"", b"b" + b"a" * (3 << 20), b"a" * (3 << 20) + b"b"]
+    found = set()
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}").write_bytes(content)
+        (tmp_path / "copy").write_bytes(content)
+        assert sketch(tmp_path / f"{number}") == sketch(tmp_path / "copy")
+        found.add(sketch(tmp_path / "copy"))
+    assert len(found) == len(contents)
+
+
 def test_another_stamp_empties_the_folder(tmp_path: Path) -> None:
     with open_workspace(tmp_path, {"seed": 1}) as work:
         work.make("part", lambda path: path.write_text("x"))
@@ -268,6 +281,28 @@ def test_a_locked_folder_is_refused(tmp_path: Path) -> None:
         pass
     with open_workspace(tmp_path / "work", {}):
         pass  # the lock is free again
+
+
+def test_the_first_works_alone_and_those_that_waited_go_on_together(tmp_path: Path) -> None:
+    path, made = tmp_path / "lock", tmp_path / "made"
+    together = threading.Barrier(2, timeout=20)
+    found: list[bool] = []
+
+    def late() -> None:
+        with first_alone(path):
+            found.append(made.exists())
+            together.wait()  # passes only if both are inside
+
+    with first_alone(path):
+        threads = [threading.Thread(target=late) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        threads[0].join(0.3)
+        assert not found, "they wait"
+        made.touch()
+    for thread in threads:
+        thread.join(30)
+    assert found == [True, True]
 
 
 def test_the_lock_of_a_folder_that_was_removed_meanwhile_is_taken_again(

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from prixlm import languages
 from prixlm.errors import PrixError
 from prixlm.languages import (
+    LANGUAGE_SETS,
+    PAPER_LANGUAGES,
     frequent_words,
     normalise,
     parse_languages,
@@ -37,6 +39,20 @@ def test_asked_languages_are_sorted_and_an_unknown_one_is_an_error() -> None:
     assert parse_languages(["zh-hans", "fi", "zh", "nb"]) == ("fi", "no", "zh")
     with pytest.raises(PrixError, match="unknown language klingon, xx: expected codes such as"):
         parse_languages(["fi", "xx", "klingon"])
+
+
+def test_the_papers_languages_go_by_one_name_and_are_all_known() -> None:
+    for name, codes in LANGUAGE_SETS.items():
+        assert normalise(name) is None, "a name of a set is not a language"
+        assert len(set(codes)) == len(codes) and all(normalise(code) == code for code in codes)
+        assert parse_languages([name]) == tuple(sorted(codes))
+        assert set(codes) <= set(LANGUAGE_SETS["paper"]), "XLM-R has read all of them"
+    sizes = {name: len(codes) for name, codes in LANGUAGE_SETS.items()}
+    assert sizes == {"paper": 93, "paper-named": 17, "paper-lp": 9, "paper-probe": 8}
+    assert set(LANGUAGE_SETS["paper-lp"]) <= set(PAPER_LANGUAGES)
+    assert parse_languages(["paper-probe", "zh", "fi"]) == (
+        *("de", "en", "et", "fi", "fr", "hu", "it", "tr", "zh"),
+    )
 
 
 def test_scripts_are_told_from_language_and_text() -> None:

@@ -5,7 +5,21 @@ import math
 import numpy as np
 import pytest
 
-from prixlm.metrics import at_levels, average_precision, figures, reliability
+from prixlm import metrics
+from prixlm.metrics import (
+    Interval,
+    at_levels,
+    average_precision,
+    bootstrap,
+    bootstrap_mean,
+    bootstrap_means,
+    bootstrap_ratio,
+    calibration_interval,
+    draws,
+    figures,
+    paired_difference,
+    reliability,
+)
 
 
 def test_figures_are_those_worked_by_hand() -> None:
@@ -84,3 +98,89 @@ def test_average_precision_equals_a_hand_worked_example_and_a_librarys() -> None
     sure, right = generator.integers(0, 20, 300) / 20, generator.random(300) < 0.3
     expected = metrics.average_precision_score(right, sure) * right.sum() / 200
     assert average_precision(sure, right, 200) == pytest.approx(expected)
+
+
+def slow_bootstrap(values: list[float], seed: int = 0) -> tuple[float, float]:
+    """Draw as many questions as there are, one resample after another, and sort the means."""
+    generator = np.random.default_rng(seed)
+    means = []
+    for _ in range(1000):
+        drawn = [values[i] for i in generator.integers(0, len(values), len(values))]
+        means.append(math.fsum(drawn) / len(drawn))
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+@pytest.mark.parametrize("number", [1, 7, 300])
+def test_a_bootstrap_equals_a_loop_over_the_resamples(number: int) -> None:
+    values = np.random.default_rng(number).random(number)
+    assert bootstrap_mean(values, seed=5) == pytest.approx(slow_bootstrap(values.tolist(), 5))
+    both = bootstrap_means(np.stack([values, values**2], axis=1), seed=5)
+    assert both[1] == pytest.approx(slow_bootstrap((values**2).tolist(), 5))
+
+
+def test_draws_do_not_depend_on_blocks_or_on_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.concatenate(list(draws(41, seed=3)))
+    assert whole.shape == (1000, 41) and (whole.sum(axis=1) == 41).all()
+    monkeypatch.setattr(metrics, "_CACHED", 0)
+    monkeypatch.setattr(metrics, "_BLOCK", 41 * 7)
+    parts = list(draws(41, seed=3))
+    assert len(parts) == 143 and (np.concatenate(parts) == whole).all()
+
+
+def test_an_interval_of_a_mean_covers_the_truth_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(400):
+        low, high = bootstrap_mean(generator.random(200) < 0.3)
+        covered += low <= 0.3 <= high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_the_interval_of_a_ratio_counts_both_sums() -> None:
+    generator = np.random.default_rng(1)
+    below = (generator.random(100) < 0.4).astype(float)
+    above = below * (generator.random(100) < 0.8)
+    found = bootstrap_ratio(above, below)
+    drawn = np.concatenate(list(draws(100)))
+    shares = [row @ above / (row @ below) for row in drawn]
+    assert found == pytest.approx(tuple(np.percentile(shares, [2.5, 97.5])))
+    assert np.isnan(bootstrap_ratio(np.zeros(3), np.zeros(3))).all()
+    assert np.isnan(bootstrap(0, lambda weights: weights[:, 0])).all()
+
+
+def test_figures_have_intervals_that_hold_them() -> None:
+    ranks = np.random.default_rng(0).integers(1, 40, 500).astype(float)
+    found = figures(ranks)
+    assert list(found.intervals) == ["hits_1", "hits_3", "hits_10", "mrr"]
+    for name, (low, high) in found.intervals.items():
+        assert low < getattr(found, name) < high
+    assert found.intervals["mrr"] == pytest.approx(slow_bootstrap((1 / ranks).tolist()))
+    assert Interval(0.25, 0.75).half_width == 0.25
+
+
+def test_rows_of_the_same_questions_differ_although_their_intervals_overlap() -> None:
+    generator = np.random.default_rng(0)
+    hard = generator.random(300)
+    ours, theirs = hard + 0.02 + 0.01 * generator.normal(size=300), hard
+    low, high = bootstrap_mean(ours), bootstrap_mean(theirs)
+    assert low.low < high.high, "they overlap"
+    gap = paired_difference(ours, theirs)
+    assert gap.is_one and gap.interval.low < gap.value < gap.interval.high
+    assert gap.value == pytest.approx(float((ours - theirs).mean()))
+    assert not paired_difference(theirs, generator.permutation(theirs)).is_one
+
+
+def test_the_interval_of_a_calibration_error_holds_a_real_error() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.random(2000)
+    right = generator.random(2000) < np.clip(confidence - 0.1, 0, 1)
+    found = reliability(confidence, right)
+    low, high = calibration_interval(confidence, right, found)
+    assert 0.05 < low < found.ece < high < 0.15
+    perfect = generator.random(2000) < confidence
+    low, _ = calibration_interval(confidence, perfect, reliability(confidence, perfect))
+    assert low < 0.01
+    assert np.isnan(
+        calibration_interval(confidence[:3], right[:3], reliability([0.5] * 3, [1] * 3))[0]
+    )

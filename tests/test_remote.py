@@ -17,10 +17,29 @@ from pathlib import Path
 import pyarrow.fs
 import pytest
 
-from prixlm import KB, Completer, PrixError, PrixLM, remote
+from prixlm import (
+    KB,
+    Completer,
+    EngineConfig,
+    EnrichConfig,
+    EntityEncoder,
+    JobConfig,
+    PrixError,
+    PrixLM,
+    SplitConfig,
+    import_kb,
+    remote,
+    run_job,
+    split_kb,
+)
+from prixlm.cli.evaluate import show_tables
 from prixlm.decoding.batch import answer_file
 from prixlm.decoding.completer import SearchConfig
+from prixlm.errors import Stopped
+from prixlm.evaluation.link_prediction import EvaluateConfig, evaluate_rankers
+from prixlm.reports.tables import ResultTable
 from tests.decoding.conftest import trained  # noqa: F401  # a fixture, for this room too
+from tests.enrichment.helpers import FUSION, write_countries
 
 PYTHON = os.environ.get("PRIXLM_MOTO", sys.executable)  # one that has moto
 needs_server = pytest.mark.skipif(
@@ -163,6 +182,45 @@ def test_a_connection_that_breaks_in_the_middle_is_taken_up_again(
 
 
 @needs_server
+@pytest.mark.parametrize("size", [1 << 10, 12 << 20])
+@pytest.mark.parametrize("most_copied", [1 << 30, 0])
+def test_an_upload_that_is_stopped_in_the_middle_leaves_nothing(
+    store: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, most_copied: int
+) -> None:
+    """As by Ctrl-C, which may come at any block; an object of the same name stays, or is gone."""
+
+    class Interrupted(type(tmp_path)):  # type: ignore[misc]
+        def open(self, *_: object) -> "Interrupted":
+            self.blocks = [b"x" * size]
+            return self
+
+        def __enter__(self) -> "Interrupted":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def read(self, _: int) -> bytes:
+            if not self.blocks:
+                raise Stopped("stopped by Ctrl-C", 2)
+            return self.blocks.pop()
+
+    (tmp_path / "out").write_bytes(b"x" * size * 2)
+    monkeypatch.setattr(remote, "_MOST_COPIED", most_copied)
+    uri = f"s3://bucket/stopped-{size}-{most_copied}"
+    with pytest.raises(Stopped):
+        remote.upload(Interrupted(tmp_path / "out"), f"{uri}/out.parquet")
+    assert remote.list_names(uri) == []
+    if most_copied:
+        remote.upload(tmp_path / "out", f"{uri}/out.parquet")
+        with pytest.raises(Stopped):
+            remote.upload(Interrupted(tmp_path / "out"), f"{uri}/out.parquet")
+        remote.fetch_file(f"{uri}/out.parquet", tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == (tmp_path / "out").read_bytes()
+        assert remote.list_names(uri) == ["out.parquet"]
+
+
+@needs_server
 def test_answers_are_the_same_from_and_to_the_store(
     store: Proxy,
     trained: PrixLM,  # noqa: F811
@@ -194,3 +252,139 @@ def test_what_is_not_there_is_one_line(store: Proxy) -> None:
     assert not remote.exists("s3://bucket/none.parquet")
     with pytest.raises(PrixError, match=r"none\.tsv is not there"):
         remote.fetch_file("s3://bucket/none.tsv", Path("none"))
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    """The content of all files of a folder but its locks."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and "lock" not in path.name]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+@needs_server
+def test_a_kb_is_imported_into_the_store(store: Proxy, tmp_path: Path, cache: Path) -> None:
+    sources = write_countries(tmp_path / "countries")
+    local = import_kb(sources, tmp_path / "kb", langs=["en", "fi"])
+    far = import_kb(sources, "s3://bucket/imports/kb", langs=["en", "fi"])
+    assert folder_bytes(far.folder) == folder_bytes(local.folder)
+    remote.fetch_folder("s3://bucket/imports/kb", tmp_path / "copy")
+    assert folder_bytes(tmp_path / "copy") == folder_bytes(local.folder)
+    with pytest.raises(PrixError, match=r"s3://bucket/imports/kb is already there"):
+        import_kb(sources, "s3://bucket/imports/kb")
+    far = import_kb(sources, "s3://bucket/imports/kb", langs=["en", "fi", "sv"], overwrite=True)
+    assert far.languages == ["en", "fi", "sv"]
+    remote.upload(sources[0], "s3://bucket/others/facts.tsv")
+    with pytest.raises(PrixError, match=r"s3://bucket/others is not a KB: name another folder"):
+        import_kb(sources, "s3://bucket/others", overwrite=True)
+    with pytest.raises(PrixError, match="s3://bucket is a whole bucket"):
+        import_kb(sources, "s3://bucket", overwrite=True)
+    assert remote.exists("s3://bucket/others/facts.tsv")
+
+
+@needs_server
+def test_a_kb_whose_upload_failed_is_not_a_kb_and_is_not_imported_again(
+    store: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, uri = write_countries(tmp_path / "countries"), "s3://bucket/broken/kb"
+    sent: list[str] = []
+    real = remote.upload
+
+    def upload(source: Path, path: Path | str) -> None:
+        if len(sent) == 3:
+            raise PrixError("the network is gone")
+        sent.append(source.name)
+        real(source, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "upload", upload)
+        with pytest.raises(PrixError, match="the network is gone"):
+            import_kb(sources, uri)
+    names = remote.list_names(uri)
+    assert len(names) == 3 and remote.UPLOADING in names and "manifest.json" not in names
+    with pytest.raises(PrixError, match=r"is not a KB folder: it has no manifest.json"):
+        KB(uri)
+    with monkeypatch.context() as patch:
+        patch.setattr("prixlm.importers.run._join", None)  # what is staged need not be joined again
+        kb = import_kb(sources, uri)
+    local = import_kb(sources, tmp_path / "kb")
+    assert folder_bytes(kb.folder) == folder_bytes(local.folder)
+    assert remote.UPLOADING not in remote.list_names(uri)
+
+
+@needs_server
+def test_a_folder_is_replaced_as_a_whole_and_what_tells_its_kind_comes_last(
+    store: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, uri = tmp_path / "work", "s3://bucket/whole/work"
+    for name in ("work.json", "kb/manifest.json", "kb/triples.parquet", "old.txt", "lock"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    remote.upload_folder(folder, uri)
+    (folder / "old.txt").unlink()
+    sent: list[str] = []
+    real = remote.upload
+
+    def upload(source: Path, path: Path | str) -> None:
+        if source.is_relative_to(folder):
+            if not sent:
+                assert not remote.exists(f"{uri}/work.json"), "readers are turned away meanwhile"
+                assert not remote.exists(f"{uri}/kb/manifest.json")
+            sent.append(source.relative_to(folder).as_posix())
+        real(source, path)
+
+    monkeypatch.setattr(remote, "upload", upload)
+    remote.upload_folder(folder, uri)
+    assert sent == ["kb/triples.parquet", "kb/manifest.json", "work.json"]
+    assert remote.list_names(uri) == ["work.json"], "neither the lock nor what was there before"
+
+
+@needs_server
+def test_a_job_works_in_the_store_and_resumes_from_there(
+    store: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, uri = write_countries(tmp_path / "countries"), "s3://bucket/jobs/work"
+    proposals = EnrichConfig(into=("fi",), labels=True, fusion=FUSION)
+    config = JobConfig(into=("fi",), effort="quick", enrich=proposals)
+    local = run_job(sources, tmp_path / "work", config)
+    far = run_job(sources, uri, config)
+    assert far["proposals"] == local["proposals"]
+    here, there = (folder_bytes(f) for f in (tmp_path / "work", remote.local_folder(uri)))
+    tables = [name for name in here if name.endswith(".parquet")]
+    assert here.keys() == there.keys() and len(tables) > 5
+    assert all(here[name] == there[name] for name in tables)
+    # Another machine, with an empty cache: what is there is not made again.
+    monkeypatch.setenv("PRIXLM_CACHE", str(tmp_path / "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr("prixlm.enrichment.job.import_kb", None)
+        assert run_job(sources, uri, config)["proposals"] == local["proposals"]
+
+
+@needs_server
+def test_results_are_written_to_the_store(
+    store: Proxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kb = import_kb(write_countries(tmp_path / "countries"), tmp_path / "kb")
+    split = split_kb(kb, tmp_path / "split", SplitConfig(test=0.1, valid=0.1))
+    config = EvaluateConfig()
+    evaluate_rankers(split, config, tmp_path / "results")
+    evaluate_rankers(split, config, Path("s3://bucket/results/lp"), engine=EngineConfig(workers=1))
+    there = folder_bytes(remote.local_folder("s3://bucket/results/lp"))
+    assert there.keys() == folder_bytes(tmp_path / "results").keys() and "table.json" in there
+    table = ResultTable("A table")
+    table.add("a method", "en", 0.5)
+    show_tables([table], "xel", Path("s3://bucket/results/xel"), False)
+    assert "Written to s3://bucket/results/xel." in capsys.readouterr().out
+    assert remote.list_names("s3://bucket/results/xel") == ["xel.json", "xel.md"]
+
+
+@needs_server
+def test_an_encoder_of_the_store_is_sent_to_workers_as_its_uri(
+    store: Proxy,
+    trained: PrixLM,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The folder of the cache is there on this machine only."""
+    trained.save(tmp_path / "encoder")
+    uri = put_folder(tmp_path / "encoder", "s3://bucket/sent/encoder")
+    encoder = EntityEncoder.load(uri)
+    assert encoder.folder is not None and remote.uri_of(encoder.folder) == uri
+    assert EntityEncoder.load(encoder.folder).fingerprint() == encoder.fingerprint()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prixlm.threads import share_cores, usable_cores
+from prixlm.threads import limited_threads, share_cores, usable_cores
 from tests.helpers import run_python
 
 
@@ -38,6 +38,51 @@ def test_the_quota_of_a_container_limits_the_cores(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert usable_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "cores"),
+    [
+        ({"job/cpu.max": "max 100000", "job/step/cpu.max": "100000 100000"}, "0::/job/step", 1),
+        ({"job/cpu.max": "200000 100000", "job/step/cpu.max": "max 100000"}, "0::/job/step", 2),
+        ({"job/cpu.max": "200000 100000", "cpu.max": "100000 100000"}, "0::/job", 1),
+        ({"other/cpu.max": "100000 100000"}, "0::/job", 8),
+        ({"job/cpu.max": "100000 100000"}, "0::/../job", 8),
+        ({"job/cpu.max": "100000 100000"}, "nonsense", 8),
+        (
+            {"cpu/job/cpu.cfs_quota_us": "300000", "cpu/job/cpu.cfs_period_us": "100000"},
+            "5:memory:/job/x\n4:cpu,cpuacct:/job",
+            3,
+        ),
+    ],
+)
+@pytest.mark.usefixtures("eight_cores")
+def test_the_least_quota_of_the_groups_above_counts(
+    files: dict[str, str], own: str, cores: int, tmp_path: Path
+) -> None:
+    """As of a job of Slurm, or of a container that sees the groups of its host."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text + "\n")
+    (tmp_path / "own").write_text(own + "\n")
+    assert usable_cores(tmp_path, tmp_path / "own") == cores
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_a_worker_uses_one_core_also_in_libraries_that_start_threads_themselves(
+    tmp_path: Path,
+) -> None:
+    with limited_threads(1):
+        assert usable_cores(tmp_path) == 1
+        with limited_threads(3):
+            assert usable_cores(tmp_path) == 3
+        assert usable_cores(tmp_path) == 1
+    assert usable_cores(tmp_path) == 8
+    code = (
+        "from prixlm.threads import usable_cores, use_one_thread; use_one_thread()\n"
+        "import pyarrow; print(usable_cores(), pyarrow.cpu_count())"
+    )
+    assert run_python(code).stdout == "1 1\n"
 
 
 def test_a_process_that_is_bound_to_one_core_uses_one() -> None:

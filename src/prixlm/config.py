@@ -4,18 +4,28 @@
 
 A table of the file is a nested dataclass. A setting that the file does not name keeps its default.
 An unknown name or a value of the wrong type is refused with one line.
+
+JSON that others may have written is checked in the same way, by type hints:
+
+    values = checked(read_json(path), {"title": str, "numbers": dict[str, int]})
+
+It has whatever someone put into it: a list where we write a text, a number of 400 digits where we
+write a share. No value of another kind may end a command far from the file that it comes from.
 """
 
 import dataclasses
 import tomllib
 import types
 import typing
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from prixlm.errors import PrixError
 
 Config = TypeVar("Config")
+_MOST = 1 << 63
+"""Whole numbers are smaller: what counts, is an id or is stored has at most 64 bits."""
 
 
 def read_config(path: Path | str, defaults: Config) -> Config:
@@ -24,8 +34,10 @@ def read_config(path: Path | str, defaults: Config) -> Config:
         values = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise PrixError(f"{path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # TOML's, of its encoding, or of a number of thousands of digits
         raise PrixError(f"{path} is not TOML: {error}.") from None
+    except RecursionError:
+        raise PrixError(f"{path} is nested too deep: settings are one table in another.") from None
     return _replaced(defaults, values, str(path))
 
 
@@ -73,6 +85,62 @@ def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return names
 
 
+def is_kind(value: object, kind: Any) -> bool:
+    """Tell whether a value of JSON is of a kind: a type hint such as `dict[str, int | None]`.
+
+    A float is a number, whole or not, that Python has a float for. Tuples are lists in JSON.
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return any(is_kind(value, part) for part in parts)
+    if origin is typing.Literal:
+        return value in parts
+    if kind is Any:
+        return True
+    if kind is None or kind is types.NoneType:
+        return value is None
+    # Not isinstance: True is an int for Python, but not a number of questions.
+    if kind is int:
+        return type(value) is int and -_MOST <= value < _MOST
+    if kind is float:
+        return type(value) is float or is_kind(value, int)
+    if (origin or kind) in (list, tuple):
+        inner = parts[0] if parts else Any
+        return isinstance(value, list | tuple) and all(is_kind(item, inner) for item in value)
+    if (origin or kind) is dict:
+        inner = parts[1] if parts else Any
+        return isinstance(value, dict) and all(is_kind(item, inner) for item in value.values())
+    return type(value) is kind
+
+
+def checked(
+    values: object, kinds: Mapping[str, Any], optional: Container[str] = ()
+) -> dict[str, Any]:
+    """Return the values of a JSON object; ValueError says which is missing or of another kind.
+
+    kinds: by name. Names that are not among them are not checked.
+    optional: names that may be missing.
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"found {_short(values)}, expected names with values")
+    for name, kind in kinds.items():
+        if name in values and not is_kind(values[name], kind):
+            expected = (
+                kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else kind
+            )
+            raise ValueError(f"{name} is {_short(values[name])}, expected {expected}")
+        if name not in values and name not in optional:
+            raise ValueError(f"{name} is missing")
+    return values
+
+
+def _short(value: object) -> str:
+    """Return the beginning of what a value looks like."""
+    # Not the whole of it: repr of a number of 400 digits, or of a list of a million, is no message.
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {
         key: _without_none(value) if isinstance(value, dict) else value
@@ -110,7 +178,7 @@ def _checked(value: Any, kind: Any, where: str) -> Any:
         return value
     if origin is tuple and isinstance(value, list):
         return tuple(_checked(item, parts[0], where) for item in value)
-    if kind is float and type(value) is int:
+    if kind is float and is_kind(value, int):
         return float(value)
     # Not isinstance: True is an int for Python, but not a number of epochs.
     if type(value) is not (origin or kind):

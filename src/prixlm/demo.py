@@ -36,7 +36,7 @@ from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
 from prixlm.enrichment.job import Announce, JobConfig, open_job
 from prixlm.enrichment.report import Report, write_report
 from prixlm.enrichment.run import EnrichConfig
-from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
+from prixlm.enrichment.trial import read_trials, reliability_curves, trial_tables
 from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.entities.mirror import MirrorConfig, mirror
 from prixlm.entities.spelling import SPELLINGS
@@ -200,7 +200,7 @@ class Demo:
     @property
     def tables(self) -> list[ResultTable]:
         """How far the confidence can be believed, on a sample of the hidden facts."""
-        return trial_tables(_trials(self.manifest))
+        return trial_tables(read_trials(self.manifest))
 
 
 def run_demo(
@@ -502,10 +502,6 @@ def _export(to: Path) -> None:
         export(to / "work" / "proposals", to / name, ExportConfig(format=format))
 
 
-def _trials(manifest: dict[str, Any]) -> list[Trial]:
-    return [Trial.from_dict(values) for values in manifest["trials"]]
-
-
 def _write_report(
     kb: KB,
     to: Path,
@@ -514,7 +510,7 @@ def _write_report(
     manifest: dict[str, Any],
     timings: dict[str, float],
 ) -> Path:
-    trials = _trials(manifest)
+    trials = read_trials(manifest)
     loss = to / "work" / "model" / "loss.png"
     found = [f"{one.sentence} {'; '.join(one.examples)}".strip() for one in names]
     report = Report(

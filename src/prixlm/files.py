@@ -28,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from prixlm import remote
 from prixlm.errors import PrixError
+from prixlm.threads import usable_cores
 from prixlm.untrusted import guard_formula
 
 if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
@@ -53,6 +54,7 @@ _PARTIAL = ".partial"
 _RUNNING = "running"
 _SIZES = "sizes.json"
 _REPLACED = ".replaced"
+_SKETCHED = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 
@@ -117,6 +119,21 @@ def _claimed(temporary: Path, path: Path, wait: bool) -> Iterator[None]:
                 file.truncate(0)
                 yield
                 return
+
+
+@contextlib.contextmanager
+def alone(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Write a result of several files while nobody else does: those of two runs must not mix.
+
+    path: the first of the files, whose folder exists. Its lock beside it is removed in the end.
+    wait: for another command that writes it; if false, refuse.
+    """
+    lock = path.with_name(path.name + ".lock")
+    with _claimed(lock, path, wait):
+        try:
+            yield
+        finally:  # while it is held: whoever waits for it finds it gone, and makes the next one
+            lock.unlink(missing_ok=True)
 
 
 def _open_own(path: Path) -> IO[bytes]:
@@ -274,14 +291,15 @@ class Workspace:
 
 @contextlib.contextmanager
 def open_workspace(
-    folder: Path, stamp: Mapping[str, Any], target: Path | None = None
+    folder: Path, stamp: Mapping[str, Any], target: Path | None = None, *, wait: bool = False
 ) -> Iterator[Workspace]:
     """Lock a folder of resumable work, and empty it if it was made from other inputs.
 
     stamp: everything that the parts depend on, as JSON values.
     target: what is made; if it is remote, parts are kept beside it in the store.
+    wait: for another process that works there, instead of an error.
     """
-    with disk_errors(folder), locked(folder):
+    with disk_errors(folder), locked(folder, wait=wait):
         if read_stamp(folder) != json.loads(json.dumps(stamp)):
             # The stamp goes first: a kill from here on leaves parts that nobody resumes.
             (folder / STAMP).unlink(missing_ok=True)
@@ -312,10 +330,15 @@ def read_json(path: Path) -> Any:
     """
     if path.stat().st_size > _MAX_JSON:
         raise ValueError(f"{path.name} has more than {_MAX_JSON >> 20} MiB")
+    return parse_json(path.read_text("utf-8"), path.name)
+
+
+def parse_json(text: str | bytes, what: str) -> Any:
+    """Return the values of a JSON text; ValueError also where it is nested too deep."""
     try:
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(text)
     except RecursionError:
-        raise ValueError(f"{path.name} is nested too deep") from None
+        raise ValueError(f"{what} is nested too deep") from None
 
 
 def read_stamp(folder: Path) -> Any:
@@ -339,12 +362,10 @@ def seal(folder: Path) -> None:
 def _is_whole(folder: Path) -> bool:
     """Tell whether the files of a sealed cache are there in full; others are believed."""
     try:
-        text = (folder / _SIZES).read_text("utf-8")
-    except FileNotFoundError:
-        return True
-    try:
-        sizes = json.loads(text)
+        sizes = read_json(folder / _SIZES)
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except FileNotFoundError:
+        return not (folder / _SIZES).exists()
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -486,8 +507,11 @@ def _has_content(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Create a folder and hold its lock: only one command at a time works in it."""
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Create a folder and hold its lock: only one command at a time works in it.
+
+    wait: for another one that holds the lock, instead of an error.
+    """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -496,7 +520,7 @@ def locked(folder: Path) -> Iterator[None]:
             continue
         with opened as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError:
                 raise PrixError(
                     f"another command is running in {folder}. Wait until it has finished."
@@ -506,6 +530,22 @@ def locked(folder: Path) -> Iterator[None]:
             if _is_at(file.fileno(), folder / _LOCK):
                 yield
                 return
+
+
+@contextlib.contextmanager
+def first_alone(path: Path) -> Iterator[None]:
+    """Let the first process that comes work alone; those that come meanwhile wait, then all go on.
+
+    For work whose result is kept: the first one makes it, and the others find it. There is no time
+    limit, and a process that dies lets the others go on.
+    """
+    with _open_own(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # shared: all that waited go on together
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 @contextlib.contextmanager
@@ -569,6 +609,20 @@ def damage_message(error: BaseException) -> str | None:
     return None
 
 
+def sketch(path: Path) -> str:
+    """Return a hash of a file's size, its first and its last MiB: it tells two dumps apart at once.
+
+    For copies of one file on several machines; what a result depends on is hashed as a whole.
+    """
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(_SKETCHED))
+        file.seek(max(file.tell(), size - _SKETCHED))
+        digest.update(file.read(_SKETCHED))
+    return digest.hexdigest()
+
+
 def open_database(scratch: Path, memory: str) -> "duckdb.DuckDBPyConnection":
     """Open a DuckDB database of limited memory that spills to files in `scratch`.
 
@@ -586,6 +640,7 @@ def open_database(scratch: Path, memory: str) -> "duckdb.DuckDBPyConnection":
     db.execute(f"SET temp_directory = '{spill}'")
     db.execute("SET preserve_insertion_order = false")
     db.execute("SET enable_progress_bar = false")
+    db.execute(f"SET threads = {usable_cores()}")
     return db
 
 

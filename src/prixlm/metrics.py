@@ -1,12 +1,22 @@
-"""Figures of a ranking (Hits@k, mean reciprocal rank) and of a confidence (calibration, AUROC).
+"""Figures of a ranking (Hits@k, MRR) and of a confidence (calibration, AUROC), with intervals.
 
 The rank of the true answer is 1, plus the number of candidates that score higher, plus half of
 those that score the same ("realistic" rank): a ranker that cannot tell candidates apart gains
 nothing. A rank that is only known to be above some N is infinite and counts as 0 in the mean
 reciprocal rank (MRR), which can then be too low by at most `unknown / (N + 1)`.
+
+An interval says how far a figure would move with other questions of the same kind: questions are
+drawn with replacement 1,000 times (the bootstrap), and the middle 95 % of the figures are kept. The
+draws depend on the number of questions and the seed alone, so all rows of a column are compared on
+the same draws.
+
+Dimension letters: N questions, B resamples, M figures of a question.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +24,126 @@ from prixlm.types import Array
 
 BEYOND = 1000
 """Ranks above this are not distinguished."""
+RESAMPLES = 1000
+"""Draws of a bootstrap."""
+_ENDS = (2.5, 97.5)
+"""Percentiles that an interval lies between: 95 % of the resamples."""
+_CACHED = 1 << 24
+"""Most draws that are kept for the next figure of as many questions."""
+_BLOCK = 1 << 22
+"""Most draws that are in memory as floats."""
+
+
+class Interval(NamedTuple):
+    """The ends of a 95 % interval."""
+
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half of the distance between the ends: what is shown after ±."""
+        return (self.high - self.low) / 2
+
+
+Statistic = Callable[[Array], Array]
+"""Returns (b,) figures from (b, N) weights: how often each resample has drawn each question."""
+
+
+def draws(number: int, seed: int = 0) -> Iterator[Array]:
+    """Yield (b, N) float weights of some resamples at a time, `RESAMPLES` rows in all."""
+    if number * RESAMPLES > _CACHED:
+        for weights in _all_draws(number, seed):
+            yield weights.astype(float)
+        return
+    kept, rows = _kept_draws(number, seed), _rows_of_block(number)
+    for start in range(0, RESAMPLES, rows):
+        yield kept[start : start + rows].astype(float)
+
+
+@lru_cache(maxsize=4)
+def _kept_draws(number: int, seed: int) -> Array:
+    """Return the weights of all resamples, (B, N): all rows of a column need the same ones."""
+    return np.concatenate([part.astype(np.uint16) for part in _all_draws(number, seed)])
+
+
+def _all_draws(number: int, seed: int) -> Iterator[Array]:
+    generator, rows = np.random.default_rng(seed), _rows_of_block(number)
+    for start in range(0, RESAMPLES, rows):
+        yield _draw(generator, min(rows, RESAMPLES - start), number)
+
+
+def _rows_of_block(number: int) -> int:
+    return max(1, _BLOCK // max(1, number))
+
+
+def _draw(generator: np.random.Generator, rows: int, number: int) -> Array:
+    """Return how often each question is drawn when as many as there are are drawn: (rows, N)."""
+    drawn = generator.integers(0, number, (rows, number))
+    # One count for all rows: the questions of row r have the numbers r * N to r * N + N - 1.
+    drawn += number * np.arange(rows)[:, None]
+    return np.bincount(drawn.ravel(), minlength=rows * number).reshape(rows, number)
+
+
+def bootstrap(number: int, statistic: Statistic, seed: int = 0) -> Interval:
+    """Return the interval of any figure of N questions; both ends are NaN without questions."""
+    if not number:
+        return Interval(float("nan"), float("nan"))
+    return _between(np.concatenate([statistic(weights) for weights in draws(number, seed)]))
+
+
+def bootstrap_means(values: Array, seed: int = 0) -> list[Interval]:
+    """Return the interval of the mean of each column of (N, M) values."""
+    values = np.asarray(values, float)
+    if not len(values):
+        return [Interval(float("nan"), float("nan"))] * values.shape[1]
+    means = np.concatenate([weights @ values for weights in draws(len(values), seed)]) / len(values)
+    return [_between(column) for column in means.T]
+
+
+def bootstrap_mean(values: Array, seed: int = 0) -> Interval:
+    """Return the interval of the mean of (N,) values."""
+    return bootstrap_means(np.asarray(values, float)[:, None], seed)[0]
+
+
+def bootstrap_ratio(above: Array, below: Array, seed: int = 0) -> Interval:
+    """Return the interval of sum(above) / sum(below), (N,) each, such as a precision."""
+    return bootstrap(len(above), lambda weights: _ratio(weights @ above, weights @ below), seed)
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """Divide; NaN where nothing is below."""
+    shares: Array = np.full(len(above), np.nan)
+    np.divide(above, below, out=shares, where=below > 0)
+    return shares
+
+
+def _between(figures: Array) -> Interval:
+    """Return the ends of the middle 95 %; a resample without a figure does not count."""
+    known = figures[~np.isnan(figures)]
+    if not len(known):
+        return Interval(float("nan"), float("nan"))
+    low, high = np.percentile(known, _ENDS)
+    return Interval(float(low), float(high))
+
+
+class Difference(NamedTuple):
+    """How much more one row has than another on the same questions."""
+
+    value: float
+    interval: Interval
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the interval leaves out 0: only then is it called a difference."""
+        return self.interval.low > 0 or self.interval.high < 0
+
+
+def paired_difference(first: Array, second: Array, seed: int = 0) -> Difference:
+    """Compare the (N,) values of two rows, question by question (a paired bootstrap)."""
+    gaps = np.asarray(first, float) - np.asarray(second, float)
+    value = float(gaps.mean()) if len(gaps) else float("nan")
+    return Difference(value, bootstrap_mean(gaps, seed))
 
 
 @dataclass(frozen=True)
@@ -26,6 +156,7 @@ class Figures:
     hits_10: float
     mrr: float
     slack: float
+    intervals: dict[str, Interval] = field(default_factory=dict)  # by name of the figure
 
 
 def figures(ranks: Array, beyond: int = BEYOND) -> Figures:
@@ -36,10 +167,18 @@ def figures(ranks: Array, beyond: int = BEYOND) -> Figures:
         return Figures(0, nothing, nothing, nothing, nothing, 0.0)
     # Rankers differ in how deep they look: beyond the limit, all of them know nothing.
     ranks = np.where(ranks > beyond, np.inf, ranks)
-    one, three, ten = (float((ranks <= k).mean()) for k in (1, 3, 10))
+    values = rank_values(ranks)
     unknown = float(np.isinf(ranks).mean())
-    mrr = float((1 / ranks).mean())
-    return Figures(len(ranks), one, three, ten, mrr, unknown / (beyond + 1))
+    one, three, ten, mrr = (float(column.mean()) for column in values.values())
+    intervals = bootstrap_means(np.stack(list(values.values()), axis=1))
+    by_name = dict(zip(values, intervals, strict=True))
+    return Figures(len(ranks), one, three, ten, mrr, unknown / (beyond + 1), by_name)
+
+
+def rank_values(ranks: Array) -> dict[str, Array]:
+    """Return what each (N,) rank counts for each figure, by the names of `Figures`."""
+    hits = {f"hits_{k}": (ranks <= k).astype(float) for k in (1, 3, 10)}
+    return hits | {"mrr": 1 / ranks}
 
 
 @dataclass(frozen=True)
@@ -79,6 +218,28 @@ def reliability(
     ece = sum(abs(mean - share) * size for mean, share, size in bins) / number
     ece = ece if number >= least else unknown
     return Reliability(number, ece, brier, _auroc(confidence, right), bins)
+
+
+def calibration_interval(confidence: Array, right: Array, found: Reliability) -> Interval:
+    """Return the interval of a calibration error, with the bins of `found`; NaN if it has none.
+
+    A resample is a smaller sample, and so looks worse calibrated than the whole. The ends are
+    therefore mirrored at the figure (the basic bootstrap), and are never below 0.
+    """
+    if np.isnan(found.ece):
+        return Interval(float("nan"), float("nan"))
+    order = np.argsort(confidence, kind="stable")
+    gaps = (np.asarray(confidence, float) - np.asarray(right, float))[order]
+    # (bins,) the first answer of each bin, as answers are ordered by confidence.
+    starts = np.cumsum([0, *(size for *_, size in found.bins[:-1])])
+
+    def error(weights: Array) -> Array:
+        # The weights belong to answers in their own order, whichever that is.
+        sums = np.add.reduceat(weights * gaps, starts, axis=1)
+        return np.asarray(np.abs(sums).sum(axis=1) / len(gaps))
+
+    low, high = bootstrap(len(gaps), error)
+    return Interval(max(0.0, 2 * found.ece - high), max(0.0, 2 * found.ece - low))
 
 
 def _bins(confidence: Array, right: Array, size: int) -> list[tuple[float, float, int]]:

@@ -2,6 +2,7 @@
 
     KB("s3://bucket/kb")                                  # a copy in the cache of this machine
     with uploading("s3://bucket/answers.parquet") as temporary: ...
+    with staged_folder("s3://bucket/results") as folder: ...      # uploaded when the block succeeds
 
 A path with a scheme (s3, gs, abfs, hdfs, or `fsspec+NAME` for any file system of fsspec) is read
 and written through Arrow's file systems; `AWS_ENDPOINT_URL` names an S3 server other than Amazon's.
@@ -18,7 +19,9 @@ import os
 import re
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +32,14 @@ _BLOCK = 8 << 20
 _TRIES = 5
 _FIRST_PAUSE = 0.2
 """Seconds before the second try; each further pause is twice as long."""
+_MOST_COPIED = 5 << 30
+"""Bytes of the largest object that S3 copies in one request, as a move does."""
+_SENDING = ".sending"
+"""Ending of an object that is being uploaded; readers of a folder do not see it."""
+_LAST = ("manifest.json", "work.json", "table.json", "prixlm.json")
+"""Files that make a folder what it is: uploaded last, and removed first when it is replaced."""
+UPLOADING = "uploading.txt"
+"""Object of a folder that is being uploaded: a command that finds it may replace what is there."""
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -63,23 +74,22 @@ def local_folder(path: Path | str) -> Path:
     uri = uri_of(path).rstrip("/")
     store, root = _open(uri)
     files = _list(store, root, uri)
-    digest = hashlib.sha256(json.dumps([uri, files]).encode()).hexdigest()[:24]
-    copy = cache_folder() / "folders" / digest / root.rsplit("/", 1)[-1]
+    copy = _copy_of(uri, files)
     if copy.is_dir():
         return copy
-    # The lock is that of the parent: only one worker of a machine fetches.
-    while True:
-        try:
-            with locked(copy.parent):
-                if not copy.is_dir():
-                    with whole_folder(copy) as temporary:
-                        for name, size, _ in files:
-                            _fetch(store, f"{root}/{name}", size, temporary / name)
-                return copy
-        except PrixError as error:
-            if "another command is running" not in str(error):
-                raise
-            time.sleep(_FIRST_PAUSE)
+    # The lock is that of the parent: only one worker of a machine fetches, the others wait.
+    with locked(copy.parent, wait=True):
+        if not copy.is_dir():
+            with whole_folder(copy) as temporary:
+                for name, size, _ in files:
+                    _fetch(store, f"{root}/{name}", size, temporary / name)
+    return copy
+
+
+def _copy_of(uri: str, files: list[tuple[str, int, int]]) -> Path:
+    """Return where this machine's copy of a folder is, given what the store lists of it."""
+    digest = hashlib.sha256(json.dumps([uri, files]).encode()).hexdigest()[:24]
+    return cache_folder() / "folders" / digest / uri.rsplit("/", 1)[-1]
 
 
 def fetch_file(path: Path | str, target: Path) -> None:
@@ -137,16 +147,43 @@ def upload(source: Path, path: Path | str) -> None:
     """Write a file to an object store; the object appears when it is whole."""
     uri = uri_of(path)
     store, name = _open(uri)
+    size = source.stat().st_size
+    # Arrow cannot abort an upload: a stream that is closed by an error makes an object of what it
+    # has sent. So it is sent under another name, unless it is too large for the store to copy.
+    sent = f"{name}.{uuid.uuid4().hex}{_SENDING}" if size <= _MOST_COPIED else name
 
     def send() -> None:
-        with source.open("rb") as file, store.open_output_stream(name) as stream:
+        with source.open("rb") as file, store.open_output_stream(sent) as stream:
             while block := file.read(_BLOCK):
                 stream.write(block)
 
-    _again(send, uri)
-    size = _info(store, name, uri).size
-    if size != source.stat().st_size:
-        raise PrixError(f"{uri} has {size:,} bytes, expected {source.stat().st_size:,}: try again.")
+    try:
+        _again(send, uri)
+        found = _info(store, sent, uri).size
+        if found != size:
+            raise PrixError(f"{uri} has {found:,} bytes, expected {size:,}: try again.")
+        if sent != name:
+            _again(partial(_move, store, sent, name), uri)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            store.delete_file(sent)
+        raise
+
+
+def _move(store: Any, sent: str, name: str) -> None:
+    """Give an object its name; a try whose answer was lost may have done so."""
+    try:
+        store.move(sent, name)
+    except FileNotFoundError:
+        if not store.get_file_info(name).is_file:
+            raise
+
+
+def mark(path: Path | str) -> None:
+    """Write an empty object."""
+    uri = uri_of(path)
+    store, name = _open(uri)
+    _again(lambda: store.open_output_stream(name).close(), uri)
 
 
 @contextlib.contextmanager
@@ -158,6 +195,85 @@ def uploading(path: Path | str) -> Iterator[Path]:
         temporary = Path(folder) / Path(uri_of(path)).name
         yield temporary
         upload(temporary, path)
+
+
+@contextlib.contextmanager
+def staged_folder(path: Path | str, key: Any = None, *, fetch: bool = True) -> Iterator[Path]:
+    """Yield the folder to write: `path` itself, or a local one that is uploaded afterwards.
+
+    If the block or the upload fails, the local folder is kept, and the next call with the same
+    path and key resumes in it.
+    key: JSON values that tell one result from another.
+    fetch: begin with what the store has, unless there is a local folder.
+    """
+    if not is_remote(path):
+        yield Path(path)
+        return
+    from prixlm.files import locked
+
+    uri = uri_of(path).rstrip("/")
+    store, root = _open(uri)
+    if "/" not in root:
+        raise PrixError(f"{uri} is a whole bucket: name a folder in it.")
+    digest = hashlib.sha256(json.dumps([uri, key]).encode()).hexdigest()[:24]
+    home = cache_folder() / "staged" / digest
+    folder = home / uri.rsplit("/", 1)[-1]
+    with locked(home):
+        if fetch and not folder.exists():
+            fetch_folder(uri, folder)
+        yield folder
+        upload_folder(folder, uri)
+        copy = _copy_of(uri, _find(store, root, uri))  # so that it need not be fetched to be read
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        folder.rename(copy)
+
+
+def fetch_folder(path: Path | str, folder: Path) -> None:
+    """Copy all objects below a URI to a new local folder; nothing if there are none."""
+    from prixlm.files import whole_folder
+
+    uri = uri_of(path).rstrip("/")
+    store, root = _open(uri)
+    files = _find(store, root, uri)
+    if files:
+        with whole_folder(folder) as temporary:
+            for name, size, _ in files:
+                _fetch(store, f"{root}/{name}", size, temporary / name)
+
+
+def upload_folder(folder: Path, path: Path | str) -> None:
+    """Replace what is below a URI by a local folder.
+
+    The file that says what the folder is comes last and goes first, so that no reader takes a half
+    of it for the whole.
+    """
+    uri = uri_of(path).rstrip("/")
+    paths = [found for found in sorted(folder.rglob("*")) if not _is_lock(found.name)]
+    for found in paths:
+        if found.is_symlink():  # what it leads to would be published
+            raise PrixError(
+                f"{found} is a link, so {uri} was not written: put the file itself there, or "
+                "remove the link."
+            )
+    store, root = _open(uri)
+    names = [found.relative_to(folder).as_posix() for found in paths if found.is_file()]
+    # Of two files that tell the kind of a folder, the outer one is the last.
+    names.sort(key=lambda name: (name.rsplit("/", 1)[-1] in _LAST, -name.count("/"), name))
+    there = {name for name, _, _ in _find(store, root, uri)} - {UPLOADING}
+    with tempfile.NamedTemporaryFile("w") as marker:
+        marker.write("prixlm is uploading this folder, or was stopped while it did.\n")
+        marker.flush()
+        upload(Path(marker.name), f"{uri}/{UPLOADING}")
+    for name in [name for name in reversed(names) if name in there] + sorted(there - set(names)):
+        if name.rsplit("/", 1)[-1] in _LAST or name not in names:
+            _again(partial(store.delete_file, f"{root}/{name}"), uri)
+    for name in names:
+        upload(folder / name, f"{uri}/{name}")
+    _again(partial(store.delete_file, f"{root}/{UPLOADING}"), uri)
+
+
+def _is_lock(name: str) -> bool:
+    return name == "lock" or name.endswith(".lock")
 
 
 def work_folder(path: Path | str) -> Path:
@@ -180,19 +296,42 @@ def _open(uri: str) -> tuple[Any, str]:
 
 
 def _list(store: Any, root: str, uri: str) -> list[tuple[str, int, int]]:
-    """Return name, size and time of all files of a folder, sorted."""
+    """Return name, size and time of all files of a folder, sorted; refuse one without any."""
+    files = _find(store, root, uri)
+    if not files:
+        raise PrixError(f"{uri} is empty or not there: expected a folder that prixlm has made.")
+    return files
+
+
+def _find(store: Any, root: str, uri: str) -> list[tuple[str, int, int]]:
+    """Return name, size and time of all files below a path, sorted; refuse odd names.
+
+    Whoever copies what is listed joins these names to a folder, so they are checked here.
+    """
     import pyarrow.fs
 
     selector = pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True)
     found = _again(lambda: store.get_file_info(selector), uri)
-    files = [
+    files = sorted(
         (info.path[len(root) + 1 :], info.size, info.mtime_ns or 0)
         for info in found
-        if info.is_file and not info.path.endswith(".lock")
-    ]
-    if not files:
-        raise PrixError(f"{uri} is empty or not there: expected a folder that prixlm has made.")
-    return sorted(files)
+        if info.is_file and not _is_lock(info.base_name) and not info.path.endswith(_SENDING)
+    )
+    for name, _, _ in files:
+        _check_name(name, uri)
+    return files
+
+
+def _check_name(name: str, uri: str) -> None:
+    """Refuse an object whose name leads out of the folder that it is copied to.
+
+    Keys of a store are any text: `kb/../../.profile` and `kb//etc/passwd` are valid ones.
+    """
+    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise PrixError(
+            f"{uri} has an object {name!r}, which is not a name of a file in a folder. Nothing was "
+            "fetched: prixlm did not write it. Delete it, or name another folder."
+        )
 
 
 def _info(store: Any, name: str, uri: str) -> Any:

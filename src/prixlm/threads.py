@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_LIMIT = "PRIXLM_THREADS"
+"""Environment variable of worker processes: the cores that they may use. Not for users."""
 _M_ARENA_MAX = -8  # of malloc.h
 _log = logging.getLogger(__name__)
 
@@ -35,12 +38,13 @@ def share_cores(environment: MutableMapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def limited_threads(number: int) -> Iterator[None]:
-    """Compute with a number of threads inside the block, in torch and in other libraries.
+    """Compute with a number of threads inside the block, in torch, other libraries and our own.
 
     Sums of several threads may differ in their last bits from those of one.
     """
     torch: Any = sys.modules.get("torch")
     before = None if torch is None else torch.get_num_threads()
+    limit_before = os.environ.get(_LIMIT)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ModuleNotFoundError):  # it comes with scikit-learn
             import threadpoolctl
@@ -48,9 +52,13 @@ def limited_threads(number: int) -> Iterator[None]:
             stack.enter_context(threadpoolctl.threadpool_limits(number))
         if torch is not None:
             torch.set_num_threads(number)
+        os.environ[_LIMIT] = str(number)
         try:
             yield
         finally:
+            os.environ.pop(_LIMIT)
+            if limit_before is not None:
+                os.environ[_LIMIT] = limit_before
             if torch is not None:
                 torch.set_num_threads(before)
 
@@ -65,25 +73,65 @@ def share_heaps(most: int = 2) -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, most)
 
 
-def usable_cores(cgroups: Path = _CGROUPS) -> int:
-    """Return the cores that this process may use: its affinity, and its container's quota."""
+def use_one_thread() -> None:
+    """Let this process compute with one thread; call it before torch or numpy are imported."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", _LIMIT):
+        os.environ[name] = "1"
+    import pyarrow
+
+    pyarrow.set_cpu_count(1)
+
+
+def usable_cores(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
+    """Return the cores that this process may use: its affinity, and its containers' quotas.
+
+    In a worker of an engine: one, as long as all cores have workers.
+    """
+    limit = os.environ.get(_LIMIT, "")
+    if limit.isdecimal():
+        return max(1, int(limit))
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:  # macOS
         cores = os.cpu_count() or 1
-    quota = _quota(cgroups)
+    quota = min(filter(None, map(_quota, _groups(cgroups, own))), default=None)
     # Of 1.5 cores, two threads can use all.
     return cores if quota is None else max(1, min(cores, -int(-quota // 1)))
 
 
-def _quota(cgroups: Path) -> float | None:
-    """Return the cores that the container's quota allows; None if there is no quota."""
+def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
+    """Yield the folders of this process's control groups and of all groups above them.
+
+    own: lines as `0::/user.slice/job` (version 2) or `4:cpu,cpuacct:/job` (version 1). In a
+    container, the group may be named as the host sees it; then only the root is there.
+    """
+    yield cgroups
+    yield cgroups / "cpu"
     try:
-        if (cgroups / "cpu.max").is_file():  # version 2: "150000 100000", or "max 100000"
-            quota, period = (cgroups / "cpu.max").read_text().split()
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = cgroups / "cpu" if controllers else cgroups
+        parts = [part for part in group.split("/") if part]
+        if ".." in parts:  # of a process that was moved out of its namespace
+            continue
+        for depth in range(1, len(parts) + 1):
+            yield root.joinpath(*parts[:depth])
+
+
+def _quota(group: Path) -> float | None:
+    """Return the cores that the quota of a control group allows; None if it has no quota."""
+    try:
+        if (group / "cpu.max").is_file():  # version 2: "150000 100000", or "max 100000"
+            quota, period = (group / "cpu.max").read_text().split()
         else:  # version 1: -1 is no quota
             files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            quota, period = ((cgroups / "cpu" / name).read_text().strip() for name in files)
+            quota, period = ((group / name).read_text().strip() for name in files)
         share = int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None

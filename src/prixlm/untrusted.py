@@ -8,7 +8,12 @@ would obey is escaped where it leaves the program; the KB itself keeps a name as
 """
 
 import logging
+import os
 import re
+import sys
+import threading
+import traceback
+from types import TracebackType
 
 OBEYED = (
     "\x00-\x1f\x7f-\x9f"  # controls: colours, titles, cursor, bell; C1 has a CSI of its own
@@ -23,8 +28,9 @@ _OBEYED = re.compile(f"[{OBEYED}]")
 _LINE_END = re.compile(r"\s*[\r\n]\s*")
 # What begins a formula, also in full width, or a quoted cell, which would swallow the next ones.
 _BEGINS = '[=+\\-@\t\r"\uff1d\uff0b\uff0d\uff20]'
-_FORMULA = re.compile(f"'*{_BEGINS}")
-_GUARDED = re.compile(f"'+{_BEGINS}")
+# Some spreadsheets drop space before it, a line end in a cell of CSV among it.
+_FORMULA = re.compile(rf"'*\s*{_BEGINS}")
+_GUARDED = re.compile(rf"'+\s*{_BEGINS}")
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -73,3 +79,41 @@ class SafeFormatter(logging.Formatter):
             trace = self.formatException(record.exc_info).split("\n")
             lines += [f"    {printable(line, self._limit)}" for line in trace]
         return "\n".join(lines)
+
+
+class _SafeRecord(logging.LogRecord):
+    """A record whose message is printable for any handler: some libraries bring their own."""
+
+    def getMessage(self) -> str:
+        """Return the message; what would be obeyed is escaped."""
+        return printable(super().getMessage())
+
+
+def log_to_stderr() -> None:
+    """Write warnings and failures to stderr, line by line, so that nothing in them is obeyed.
+
+    Call it first in each process of ours: the command, and every worker. With PRIXLM_LOG=info,
+    prixlm also says what it has chosen, such as its number of threads.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("prixlm: "))
+    logging.setLogRecordFactory(_SafeRecord)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if os.environ.get("PRIXLM_LOG", "").lower() == "info":
+        logging.getLogger("prixlm").setLevel(logging.INFO)
+    sys.excepthook = print_traceback
+    if threading.excepthook is threading.__excepthook__:  # not that of a test runner
+        threading.excepthook = _print_failure_of_thread
+
+
+def print_traceback(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Print a failure of our own as Python does, line by line; for `sys.excepthook`."""
+    for line in "".join(traceback.format_exception(kind, error, trace)).split("\n"):
+        print(printable(line), file=sys.stderr)
+
+
+def _print_failure_of_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_type is not SystemExit:  # as Python does
+        print_traceback(failed.exc_type, failed.exc_value, failed.exc_traceback)

@@ -144,7 +144,10 @@ def test_a_dry_run_writes_nothing(files: list[Path], whole: Path, tmp_path: Path
     kb = whole / "kb"
     before = sorted(kb.iterdir())
     told = succeed_json("enrich", kb, "--into", "fi", *QUICK, "--to", work, "--dry-run")
-    assert list(told["costs"]) == ["split", "fit and ask"] and told["plan"]["effort"] == "quick"
+    assert (
+        list(told["costs"]) == ["split", "fit and ask", "names"]
+        and told["plan"]["effort"] == "quick"
+    )
     assert told["costs"]["split"]["disk"] > 0
     assert list(tmp_path.iterdir()) == [] and sorted(kb.iterdir()) == before
     # It needs no folder.
@@ -298,3 +301,11 @@ def test_an_export_takes_several_references(tmp_path: Path) -> None:
     assert succeed_json("export", folder, *options, *references)["written"] == 1
     line = (tmp_path / "batch.qs").read_text("utf-8")
     assert line.startswith('Q33\tP36\tQ1757\tS854\t"https://a.org"\tS304\t"7"\t!S248\tQ5 /* prixlm')
+
+
+def test_a_sample_is_drawn_and_reviewed(work: Path, tmp_path: Path) -> None:
+    counts = succeed_json("sample", work, "--number", 3, "--to", tmp_path / "sample")
+    assert counts == {"et": 3}
+    written = succeed_json("review", tmp_path / "sample", "--to", tmp_path / "sheet.tsv")
+    assert written["proposals"] == 3
+    assert "is already there" in refused("sample", work, "--to", tmp_path / "sample")

@@ -1,10 +1,12 @@
 """`prixlm evaluate`: the tasks from a shell, as tables, JSON and files."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from prixlm import KB
 from prixlm.rankers.fusion import FusionConfig
 from tests.cli.conftest import succeed, succeed_json
 from tests.helpers import run_prixlm
@@ -34,6 +36,12 @@ def test_link_prediction_prints_tables_and_writes_them(
     assert "MRR (%)" in text and "by relation" in text and "MRR, no transfer (%)" in text
     assert "Prix-LM model" in text and f"Written to {tmp_path / 'out'}." in text
     assert (tmp_path / "out" / "table.json").is_file()
+    values = succeed_json(*options, "--langs", "en", "--search", "exact", "--beyond", 20)
+    how = next(row["how"] for row in values["rows"] if row["title"] == "Prix-LM model")
+    assert how.startswith("exact, to rank 20")
+    succeed(*options, "--langs", "en", "--answers", 0, "--to", tmp_path / "none")
+    [head, *_] = (tmp_path / "none" / "answers" / "usual-object.tsv").read_text().split("\n")
+    assert "answer" not in head and "rank" in head
     values = succeed_json(*options, "--langs", "en")
     assert list(values["rows"][0]["figures"]) == ["en"] and values["relations"] == {}
     row = next(row for row in values["rows"] if row["title"] == "Prix-LM model")
@@ -71,6 +79,29 @@ def test_lexicons_are_printed_and_written(bases: dict[str, Path], tmp_path: Path
     assert (tmp_path / "bli.md").exists() and (tmp_path / "bli.json").exists()
 
 
+def test_rows_are_compared_and_seeds_are_merged(
+    bases: dict[str, Path], tested: Path, tmp_path: Path
+) -> None:
+    words = tmp_path / "words"
+    words.write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcdef" for b in "ghijk"))
+    files = ("--train", words, "--test", words, "--to", tmp_path)
+    succeed("evaluate", "bli", "--encoder", bases["xlmr"], *files)
+    rows = ("--row", "xlmr", "--row", "string similarity (rapidfuzz)")
+    [table, *_] = succeed_json("evaluate", "compare", tmp_path / "bli.parquet", *rows)
+    assert table["title"] == "accuracy among dictionary"
+    assert list(table["rows"]["words"]) == ["first", "second", "difference"]
+    assert table["details"]["words"]["first is"] in ("higher", "lower", "no difference")
+    text = succeed("evaluate", "merge", tmp_path / "bli.json", tmp_path / "bli.json")
+    assert "accuracy among dictionary (%)" in text and "± at most" in text
+    out = tmp_path / "lp"
+    succeed("evaluate", "lp", "--kb", tested, "--langs", "en", "--most", 5, "--to", out)
+    ranks = [out / "answers" / f"{name}.parquet" for name in ("links-lookup", "usual-object")]
+    text = succeed("evaluate", "compare", *ranks)
+    assert "MRR (%)" in text and "first: links-lookup.parquet" in text
+    ran = run_prixlm("evaluate", "compare", ranks[0])
+    assert ran.returncode == 2 and "two files of ranks, or one file of questions" in ran.stderr
+
+
 def test_probing_prints_what_was_left_out(bases: dict[str, Path], tmp_path: Path) -> None:
     prompts = tmp_path / "en.tsv"
     lines = ["Prompt\tAns\tCandidate Ans\tSubject", "It is <mask>.\ta\ta, b\tx", "<mask>\ta\ta\tx"]
@@ -79,6 +110,12 @@ def test_probing_prints_what_was_left_out(bases: dict[str, Path], tmp_path: Path
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)[2]["rows"]["chance"] == {"en": 0.5}
     assert "xlmr, en: 1 left out: no second candidate (not ranked)" in ran.stderr
+    options = ("evaluate", "probe", "--model", bases["xlmr"], "--prompts", prompts)
+    out = tmp_path / "out"
+    [*_, ranked] = succeed_json(*options, "--most", 1, "--to", out)
+    assert ranked["rows"]["chance"] in ({"en": 0.5}, {"en": None})
+    assert {path.name for path in out.iterdir()} >= {"probe.md", "probe.json"}
+    assert not (out / "probe-parts.jsonl").exists()
 
 
 def test_proposals_are_tried_on_test_facts(
@@ -93,19 +130,37 @@ def test_proposals_are_tried_on_test_facts(
         assert (tmp_path / "out" / name).is_file()
 
 
+def test_proposals_are_judged_by_the_test_facts(
+    split: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = partial(FusionConfig, facts=100, iterations=10, smallest=5, depth=5, parts=3)
+    monkeypatch.setattr("prixlm.enrichment.run.FusionConfig", fast)
+    command = ("evaluate", "proposals", "--kb", split, "--langs", "et", "--to", tmp_path / "out")
+    text = succeed(*command)
+    held_out = KB(split).num_triples("et", "test")
+    assert f"proposals, et, against {held_out} held-out facts" in " ".join(text.split())
+    for name in ("proposals.json", "proposals.md", "proposals/proposals.parquet"):
+        assert (tmp_path / "out" / name).is_file()
+    [table] = succeed_json(*command)
+    assert any(row.startswith("answer unstated (") for row in table["rows"])
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["lp", "--kb", "k", "--split", "train"], "expected test or valid"),
         (["lp", "--kb", "k", "--most", "0"], "--most is 1 or more"),
+        (["lp", "--kb", "k", "--beyond", "50"], "--beyond is of --search exact"),
+        (["lp", "--kb", "k", "--fuse-facts", "50"], "--fuse-facts requires --fuse"),
         (["lp", "--kb", "k", "--langs", "xx"], "unknown language xx"),
         (["xel"], "name a KB that withholds links"),
         (["xel", "--names", "x"], "--names with --queries"),
         (["xel", "--names", "x", "--queries", "y", "--model", "m"], "leave it out with --names"),
         (["xel", "--names", "x", "--queries", "y", "--format", "z"], "xlbel or lrxel"),
-        (["bli", "--train", "x", "--test", "y"], "name an encoder"),
+        (["bli", "--train", "x", "--test", "y"], "cannot be read as text"),
         (["bli", "--train", "x", "--test", "y", "--frequent", "-5"], "0 or more"),
         (["probe", "--model", "x"], "--prompts, or a folder"),
+        (["probe", "--model", "x", "--prompts", "en.tsv"], "en.tsv cannot be read as TSV"),
         (["probe", "--model", "x", "--mlama", "y"], "expected mLAMA's layout"),
         (["enrich", "--kb", "k", "--langs", "et"], "is not a KB folder"),
         (["labels", "--kb", "k", "--langs", "et"], "is not a KB folder"),

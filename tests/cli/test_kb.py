@@ -27,6 +27,14 @@ def test_import_stats_and_split_from_a_shell(kb: Path, tmp_path: Path) -> None:
     assert json.loads(split.stdout)["split"]["test"] == 0.3
 
 
+def test_stats_prints_the_hash_of_every_table(kb: Path) -> None:
+    hashes = json.loads(run_prixlm("stats", kb, "--hashes", "--json").stdout)["hashes"]
+    assert {"entities", "triples", "links"} <= set(hashes)
+    text = run_prixlm("stats", kb, "--hashes").stdout
+    assert f"{hashes['triples']}  triples" in text
+    assert "hashes" not in json.loads(run_prixlm("stats", kb, "--json").stdout)
+
+
 def test_a_split_is_printed_with_a_column_for_each_part(kb: Path, tmp_path: Path) -> None:
     text = run_prixlm("split", kb, "--to", tmp_path / "s", "--test", 0.3, "--valid", 0.2).stdout
     assert all(word in text for word in ("train", "valid", "test"))

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from prixlm.cli.terminal import print_json, print_note, print_result, progress_bar
+from tests.helpers import run_python
 
 
 def test_json_keeps_every_script(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,3 +45,10 @@ def test_a_bar_shows_rate_and_detail_on_a_terminal(
         progress("train loss 2.50", 10, 10)
     shown = capsys.readouterr().err
     assert "MB/s" in shown and "10/10  loss 2.50" in shown and "train" in shown
+
+
+def test_what_was_chosen_is_printed_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from prixlm.cli.app import main; main()"
+    assert "usable cores" not in run_python(code, "--version").stderr
+    monkeypatch.setenv("PRIXLM_LOG", "info")
+    assert "usable cores: OMP_NUM_THREADS=" in run_python(code, "--version").stderr

@@ -1,15 +1,18 @@
 """`prixlm pretrain`, `mirror` and `graph`."""
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
+from prixlm import KB
 from tests.cli.conftest import succeed, succeed_json
 from tests.helpers import run_prixlm
 
@@ -35,9 +38,11 @@ def test_a_pretraining_prints_its_facts_and_its_loss(toy_run: Path) -> None:
 def test_flags_override_the_file_and_the_file_the_preset(toy_run: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("batch = 8\nepochs = 3\n[compact]\nwidth = 8\n", "utf-8")
     command = ("pretrain", toy_run / "kb", "--preset", "demo", "--config", tmp_path / "run.toml")
-    succeed(*command, "--epochs", "1", "--vocab", "600", "--to", tmp_path / "model")
+    points = ("--checkpoints", "0, 20k, 1")
+    succeed(*command, *points, "--epochs", "1", "--vocab", "600", "--to", tmp_path / "model")
     text = (tmp_path / "model" / "run.toml").read_text("utf-8")
     assert "batch = 8\n" in text and "epochs = 1\n" in text and "width = 8\n" in text
+    assert tomllib.loads(text)["training"]["checkpoints"] == [0.0, 20_000.0, 1.0]
 
 
 @pytest.mark.parametrize("command", [("pretrain", *PRETRAIN), ("graph", "--rank", "4")])
@@ -60,6 +65,21 @@ def test_mirror_prints_the_width_of_the_encoder(toy_run: Path, tmp_path: Path) -
     assert made == {"encoder": str(tmp_path / "encoder"), "width": 32, "positives": "words"}
 
 
+def test_the_original_mirror_takes_the_words_of_its_file(toy_run: Path, tmp_path: Path) -> None:
+    command = ("mirror", toy_run / "model", "--to", tmp_path / "encoder", "--preset", "original")
+    ran = run_prixlm(*command)
+    assert ran.returncode == 2 and "pass --words en_words_top_10k.txt" in ran.stderr
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(f"{a}{b}{c}" for a in "bdfgkl" for b in "aeiou" for c in "nrstlmk"))
+    succeed(*command, "--words", words, "--epochs", 1, "--precision", "no")
+    settings = tomllib.loads((tmp_path / "encoder" / "run.toml").read_text("utf-8"))
+    assert (settings["batch"], settings["words"]) == (200, str(words))
+    assert settings["training"]["clip"] == math.inf
+    assert settings["training"]["precision"] == "no"
+    ran = run_prixlm(*command, "--words", words, "--precision", "half")
+    assert ran.returncode == 2 and "precision half: expected auto, no, bf16 or fp16" in ran.stderr
+
+
 def test_a_named_kb_means_links_unless_a_file_says_words(toy_run: Path, tmp_path: Path) -> None:
     settings = tmp_path / "mirror.toml"
     sizes = ("--number", 8, "--batch", 4, "--epochs", 1, "--kb", toy_run / "kb")
@@ -79,6 +99,14 @@ def test_graph_prints_what_it_made_and_how_to_use_it(split: Path, graph: Path) -
     assert f"prixlm evaluate lp --kb {split} --graph {graph}" in text
     losses = [line["valid_loss"] for line in made["metrics"] if "valid_loss" in line]
     assert losses[-1] < losses[0]
+
+
+def test_a_graph_of_one_language_with_another_score(split: Path, tmp_path: Path) -> None:
+    options = ("--rank", 4, "--epochs", 1, "--score", "rotate", "--langs", "et")
+    text = succeed("graph", split, "--to", tmp_path / "graph", *options)
+    assert f"Trained RotatE of rank 4 on {KB(split).num_triples('et', 'train'):,} triples" in text
+    wrong = run_prixlm("graph", split, "--to", tmp_path / "other", "--score", "best")
+    assert wrong.returncode == 2 and "--score best: expected complex, transe" in wrong.stderr
 
 
 def test_a_graph_of_other_settings_is_refused(split: Path, graph: Path) -> None:

@@ -6,16 +6,20 @@ import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from prixlm import KB, EngineConfig, PrixError, PrixLM
 from prixlm.decoding import batch
 from prixlm.decoding.batch import answer_file
 from prixlm.decoding.completer import Completer, SearchConfig
+from prixlm.engine import jobs
 from prixlm.types import Query
 
 QUERIES = [
@@ -220,6 +224,26 @@ def test_workers_write_the_bytes_of_one_process(
     assert pq.read_table(outs[0])["error"].null_count == 6
 
 
+@pytest.mark.parametrize(
+    ("owner", "method", "what"), [(KB, "fingerprint", "KB"), (Completer, "identity", "model")]
+)
+def test_a_worker_with_another_kb_or_model_is_refused(
+    saved: Path,
+    shared_toy: KB,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    what: str,
+) -> None:
+    """As on a machine with another folder at the same path."""
+    source, engine = write_queries(tmp_path / "q.tsv"), EngineConfig(workers=2)
+    completer = Completer(saved, shared_toy)
+    monkeypatch.setattr(owner, method, lambda _: "of the driver")
+    with pytest.raises(PrixError, match=rf"has another {what} than the driver: found .*, expected"):
+        answer_file(completer, source, tmp_path / "a.tsv", SearchConfig(), engine=engine)
+
+
 def test_a_model_in_memory_cannot_be_sent_to_workers(completer: Completer, tmp_path: Path) -> None:
     source, engine = write_queries(tmp_path / "q.tsv"), EngineConfig(workers=2)
     with pytest.raises(PrixError, match="the model is in memory only: save it"):
@@ -231,14 +255,17 @@ def test_large_files_have_larger_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batch._rows_per_part(100_000_000) == 6104
 
 
-@pytest.mark.parametrize("change", ["config", "candidates", "queries"])
+@pytest.mark.parametrize("change", ["config", "candidates", "queries", "threads", "versions"])
 def test_parts_of_another_question_are_not_reused(
     completer: Completer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    source, out = write_queries(tmp_path / "q.tsv"), tmp_path / "a.tsv"
+    source, out, found = write_queries(tmp_path / "q.tsv"), tmp_path / "a.tsv", jobs.versions()
     watched = stop_halfway(completer, source, out, monkeypatch)
     if change == "queries":
         source.write_text(as_text().replace("Suomi", "Ranska"), "utf-8")
+    if change == "versions":
+        monkeypatch.setattr(jobs, "versions", lambda: {**found, "torch": "0.0.1"})
+        monkeypatch.setattr(jobs, "check_versions", lambda _: None)
     every = np.arange(completer.kb.num_entities)
     answer_file(
         completer,
@@ -246,6 +273,7 @@ def test_parts_of_another_question_are_not_reused(
         out,
         SearchConfig(k=1 if change == "config" else 2),
         candidates=every if change == "candidates" else None,
+        engine=EngineConfig(workers=1) if change == "threads" else None,
     )
     assert len(watched.asked) == 4, "all queries that can be asked, from the first on"
 
@@ -269,3 +297,19 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_line(
     with pytest.raises(PrixError, match="is not UTF-8 after line"):
         batch._QueriesFile(path, "queries.tsv").count()
     assert capfd.readouterr().err == "", "and nothing else is printed"
+
+
+def test_the_model_of_a_driver_leaves_the_gpu_while_workers_answer() -> None:
+    """There is no GPU here: the model is a stand-in that notes where it goes."""
+    moves: list[str] = []
+    model = SimpleNamespace(
+        backbone=SimpleNamespace(device=torch.device("cuda", 1)),
+        cpu=lambda: moves.append("cpu"),
+        to=lambda device: moves.append(str(device)),
+    )
+    driver: Any = SimpleNamespace(model=model)
+    with batch._leaving_the_gpu(driver, EngineConfig(workers=2)):
+        assert moves == ["cpu"]
+    assert moves == ["cpu", "cuda:1"]
+    with batch._leaving_the_gpu(driver, None):  # it answers itself
+        assert moves == ["cpu", "cuda:1"]

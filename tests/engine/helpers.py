@@ -1,6 +1,7 @@
 """Jobs without a model: squares of numbers, with shards that fail, die or wait on request."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -28,14 +29,27 @@ def square(folder: Path | None, seconds: float, number: int, path: Path) -> None
             os.kill(os.getpid(), signal.SIGKILL)
         if (folder / f"refuse-{number}").exists():
             raise PrixError(f"{number} is not to be squared.")
+        if (folder / f"unmount-{number}").exists():
+            shutil.rmtree(path.parent)
     time.sleep(seconds)
     path.write_text(f"{number} {number * number}\n")
 
 
 def load_squares(folder: Path | None = None, seconds: float = 0.0) -> Callable[[int, Path], object]:
-    """What a worker loads; a file `broken` makes it fail."""
-    if folder is not None and (folder / "broken").exists():
-        raise OSError("the model is not there")
+    """What a worker loads; files say that it fails, dies once, or dies in all but one worker."""
+    if folder is not None:
+        if (folder / "broken").exists():
+            raise OSError("the model is not there")
+        if (folder / "die-once-load").exists():
+            (folder / "die-once-load").unlink(missing_ok=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (folder / "room-for-one").exists():
+            try:
+                (folder / "room-for-one").rename(folder / "room-for-none")
+            except FileNotFoundError:
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif (folder / "room-for-none").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
     return partial(square, folder, seconds)
 
 
@@ -52,3 +66,17 @@ def expected(number: int = NUM_SHARDS) -> list[str]:
 def tried(folder: Path) -> list[int]:
     """The numbers that workers began to square, sorted."""
     return sorted(int(line.split()[0]) for line in (folder / "log").read_text().splitlines())
+
+
+class OfOtherCode:
+    """What a worker with other code cannot even read."""
+
+    def __call__(self) -> Callable[[int, Path], object]:
+        return load_squares()
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        return _cannot_read, ()
+
+
+def _cannot_read() -> object:
+    raise AttributeError("no such class")

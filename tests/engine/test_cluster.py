@@ -3,6 +3,7 @@
 `PRIXLM_TEST_CLUSTER=1` (as `make test-cluster` sets it) adds ten rounds of random kills.
 """
 
+import dataclasses
 import os
 import random
 import signal
@@ -17,10 +18,11 @@ from typing import Any
 import pytest
 
 from prixlm import PrixError
-from prixlm.engine import cluster
-from prixlm.engine.jobs import EngineConfig
+from prixlm.engine import cluster, jobs
+from prixlm.engine.jobs import EngineConfig, make_parts
 from prixlm.errors import ShardsFailed
-from tests.engine.helpers import NUM_SHARDS, expected, squares, tried
+from prixlm.files import open_workspace
+from tests.engine.helpers import NUM_SHARDS, OfOtherCode, expected, squares, tried
 from tests.engine.test_jobs import run
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
@@ -91,6 +93,52 @@ def test_what_the_user_can_fix_stops_the_job_on_ray(nodes: Any, tmp_path: Path) 
         run(squares(tmp_path), tmp_path, on(nodes, workers=1))
 
 
+def test_a_worker_that_dies_while_it_loads_is_replaced_on_ray(nodes: Any, tmp_path: Path) -> None:
+    (tmp_path / "die-once-load").touch()
+    assert run(squares(tmp_path), tmp_path, on(nodes, workers=2)) == expected()
+
+
+def test_versions_are_compared_before_the_task_is_read_on_ray(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "versions", lambda: {"prixlm": "0.0.1"})
+    job = dataclasses.replace(squares(), load=OfOtherCode())
+    with pytest.raises(PrixError, match=r"has prixlm .*and the driver 0\.0\.1: install the same"):
+        run(job, tmp_path, on(nodes, workers=1))
+
+
+def test_ray_leaves_the_handlers_of_signals_as_they_were(nodes: Any, tmp_path: Path) -> None:
+    handlers = []
+
+    def note(*_: object) -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+
+    def stop(*_: object) -> None:
+        raise AssertionError
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with open_workspace(tmp_path / "work", {}) as work:
+            make_parts(squares(), work, on(nodes, workers=1), note)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert set(handlers) == {stop}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "\x1b[36mray::_MapWorker.__init__()\x1b[39m (pid=1)\n  File x\nOSError: gone\n",
+            "OSError",
+        ),
+        ("The actor died.\n\tclass_name: _MapWorker\n\tnode gone", "The actor died."),
+    ],
+)
+def test_an_error_of_ray_is_its_cause(text: str, reason: str) -> None:
+    assert cluster._reason(ValueError(text)).startswith(f"ValueError: {reason}")
+
+
 def start_driver(
     nodes: Any, folder: Path, number: int, seconds: float
 ) -> "subprocess.Popen[bytes]":
@@ -105,6 +153,14 @@ def kill_node(nodes: Any, number: int) -> None:
     """End a node and its workers at once, without a good-bye."""
     node = sorted(nodes.worker_nodes, key=lambda node: str(node.unique_id))[number]
     nodes.remove_node(node, allow_graceful=False)
+
+
+def is_worker(pid: int) -> bool:
+    """Whether a process is one of Ray's: the number may be that of another process by now."""
+    try:
+        return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def wait_for_parts(folder: Path, number: int, driver: "subprocess.Popen[bytes]") -> None:
@@ -143,9 +199,10 @@ def test_random_kills_lose_no_part_and_make_none_twice(
             break
         if kind == "worker":
             pids = {int(line.split()[1]) for line in (tmp_path / "log").read_text().splitlines()}
-            alive = [pid for pid in sorted(pids) if Path(f"/proc/{pid}").exists()]
-            if alive:
-                os.kill(generator.choice(alive), signal.SIGKILL)
+            alive = [pid for pid in sorted(pids) if is_worker(pid)]
+            if not alive:
+                continue
+            os.kill(generator.choice(alive), signal.SIGKILL)
         elif kind == "node":
             kill_node(nodes, generator.randrange(2))
             nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
@@ -154,7 +211,8 @@ def test_random_kills_lose_no_part_and_make_none_twice(
             driver.wait()
             driver = start_driver(nodes, tmp_path, number, 0.1)
         killed.append(kind)
-    driver.wait()
+    assert driver.wait(300) == 0, (killed, (tmp_path / "stderr").read_text())
+    assert killed, "the job was done before anything was killed"
     assert run(squares(tmp_path, number), tmp_path, on(nodes)) == expected(number), killed
     assert {path.name for path in (tmp_path / "work").glob("part-*")} == {
         shard.part for shard in squares(number=number).shards
@@ -179,7 +237,31 @@ def test_a_worker_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
             return {"CPU": 8.0, "GPU": 1.0}
 
     half = EngineConfig(kind="ray", gpus_per_worker=0.5)
-    assert cluster._count_workers(Small, half) == 2
-    assert cluster._count_workers(Small, EngineConfig(kind="ray")) == 8
-    with pytest.raises(PrixError, match="8 CPUs and 1 GPUs: not enough"):
-        cluster._count_workers(Small, EngineConfig(kind="ray", gpus_per_worker=2.0))
+    assert cluster._check_room(Small, half) == 2
+    assert cluster._check_room(Small, EngineConfig(kind="ray")) == 8
+    for workers in (None, 1):
+        config = EngineConfig(kind="ray", workers=workers, gpus_per_worker=2.0)
+        with pytest.raises(PrixError, match="8 CPUs and 1 GPUs: not enough"):
+            cluster._check_room(Small, config)
+
+
+def test_a_worker_that_asks_for_more_than_there_is_does_not_wait(
+    nodes: Any, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(on(nodes), gpus_per_worker=1.0)
+    with pytest.raises(PrixError, match="0 GPUs: not enough for a worker with 1 GPUs"):
+        run(squares(), tmp_path, config)
+
+
+def test_a_machine_that_is_too_busy_to_start_ray_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray raises a plain `Exception` when its own processes do not answer in time."""
+
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen because…")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(PrixError, match=r"Ray did not start on this machine \(The current node"):
+        run(squares(), tmp_path, EngineConfig(kind="ray", workers=1))

@@ -1,6 +1,7 @@
 """Jobs: every part once, whatever fails, and errors that name what failed."""
 
 import dataclasses
+import errno
 import logging
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from prixlm import PrixError
 from prixlm.engine import jobs
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, Task, Worker, make_parts, versions
+from prixlm.engine.parts import FolderParts
 from prixlm.errors import ShardsFailed
 from prixlm.files import open_workspace
 from tests.engine.helpers import NUM_SHARDS, expected, squares, tried
@@ -68,6 +70,17 @@ def test_what_the_user_can_fix_stops_the_job_at_once(tmp_path: Path) -> None:
     with pytest.raises(PrixError, match="4 is not to be squared"):
         run(squares(tmp_path), tmp_path)
     assert tried(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_a_full_disk_is_one_line_and_no_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def note_try(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FolderParts, "note_try", note_try)
+    with pytest.raises(PrixError, match=r"the disk of .* is full"):
+        run(squares(tmp_path), tmp_path)
 
 
 def test_half_a_part_is_never_seen(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Local processes: the parts of one process, also when workers die or the driver is killed."""
 
+import dataclasses
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from prixlm import PrixError
+from prixlm.engine import jobs
 from prixlm.engine.jobs import EngineConfig, make_parts
 from prixlm.engine.local import _devices
-from prixlm.errors import ShardsFailed
+from prixlm.errors import ShardsFailed, Stopped
 from prixlm.files import open_workspace
-from tests.engine.helpers import NUM_SHARDS, expected, squares, tried
+from tests.engine.helpers import NUM_SHARDS, OfOtherCode, expected, squares, tried
 from tests.engine.test_jobs import run
 
 TWO = EngineConfig(workers=2)
@@ -53,6 +56,50 @@ def test_a_state_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     with pytest.raises(PrixError, match="cannot load its state: OSError: the model is not there"):
         run(squares(tmp_path), tmp_path, TWO)
+
+
+def test_a_disk_that_is_gone_ends_the_job_with_one_line(tmp_path: Path) -> None:
+    """The worker would otherwise be replaced and given the same shard for ever."""
+    (tmp_path / "unmount-3").touch()
+    with pytest.raises(PrixError, match=r"the worker on .* ended \(FileNotFoundError: .*again"):
+        run(squares(tmp_path), tmp_path, TWO)
+
+
+def test_a_worker_that_dies_while_it_loads_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "die-once-load").touch()
+    assert run(squares(tmp_path), tmp_path, TWO) == expected()
+
+
+def test_a_worker_without_room_is_let_go_if_another_one_works(tmp_path: Path) -> None:
+    (tmp_path / "room-for-one").touch()
+    config = EngineConfig(workers=3)
+    assert run(squares(tmp_path, seconds=0.5), tmp_path, config) == expected()
+    assert len({line.split()[1] for line in (tmp_path / "log").read_text().splitlines()}) == 1
+
+
+def test_workers_that_all_die_while_they_load_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "room-for-none").touch()
+    with pytest.raises(PrixError, match="ended before they had loaded their state"):
+        run(squares(tmp_path), tmp_path, TWO)
+
+
+def test_versions_are_compared_before_the_task_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "versions", lambda: {"prixlm": "0.0.1"})
+    job = dataclasses.replace(squares(), load=OfOtherCode())
+    with pytest.raises(PrixError, match=r"has prixlm .*and the driver 0\.0\.1: install the same"):
+        run(job, tmp_path, TWO)
+
+
+def test_workers_end_when_the_progress_raises(tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise Stopped("interrupted", 2)
+
+    with open_workspace(tmp_path / "work", {}) as work, pytest.raises(Stopped) as caught:
+        make_parts(squares(tmp_path), work, TWO, stop)
+    assert caught.value.signal == 2, "the traceback is held, and with it the frames"
+    assert multiprocessing.active_children() == []
 
 
 def test_workers_have_one_thread_and_gpus_of_their_own() -> None:

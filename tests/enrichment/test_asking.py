@@ -249,7 +249,7 @@ def test_another_embedding_than_that_of_the_run_is_refused(
     assert "graph" in Asker.open(work).rankers
 
 
-def test_a_reader_is_evidence_and_has_to_be_named_again(
+def test_a_reader_is_evidence_and_is_found_again(
     files: list[Path], families: dict[str, Path], tmp_path: Path
 ) -> None:
     work, reader = tmp_path / "work", families["gemma"]
@@ -257,8 +257,11 @@ def test_a_reader_is_evidence_and_has_to_be_named_again(
     run_job(files, work, config, given=Given(reader=reader))
     manifest = json.loads((work / "proposals" / "manifest.json").read_text("utf-8"))
     assert manifest["rankers"][-1] == "reader"
+    assert Asker.open(work).rankers[-1] == "reader", "the work folder knows its path"
+    elsewhere = shutil.copytree(work / "proposals", tmp_path / "elsewhere" / "proposals")
+    given = {"kb": work / "kb", "split": work / "split"}
     with pytest.raises(PrixError, match="was made with a reader that is not there: name it"):
-        Asker.open(work)
-    assert Asker.open(work, reader=reader).rankers[-1] == "reader"
+        Asker.open(elsewhere, **given)
+    assert Asker.open(elsewhere, **given, reader=reader).rankers[-1] == "reader"
     with pytest.raises(PrixError, match="or another reader"):
         Asker.open(work, reader=families["llama"])

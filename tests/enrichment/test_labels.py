@@ -1,5 +1,6 @@
 """Names of other languages that a language may use."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,20 @@ def test_small_batches_do_not_change_the_proposals(
     whole = german.propose().to_pylist()
     monkeypatch.setattr("prixlm.enrichment.labels._BATCH_ROWS", 7)
     assert LabelProposer(kb, "de", german.config).propose().to_pylist() == whole
+
+
+def test_the_facts_of_a_batch_are_joined_once(
+    german: LabelProposer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = german.propose().to_pylist()
+    joined = []
+    join = KB.join_table
+    monkeypatch.setattr("prixlm.enrichment.labels._BATCH_THINGS", 10)
+    monkeypatch.setattr(
+        KB, "join_table", lambda kb, asked, sql: joined.append(len(asked)) or join(kb, asked, sql)
+    )
+    assert german.propose().to_pylist() == whole
+    assert joined == [199, 1], "all but the last concept, which could have had more names"
 
 
 def test_languages_are_proposed_together_and_one_without_examples_has_its_reason(kb: KB) -> None:
@@ -160,6 +175,36 @@ def test_names_of_a_foreign_script_are_taken_over_where_the_language_does(tmp_pa
     assert all(row["name"] == row["source"] for row in rows if row["how"] == "taken")
 
 
+@pytest.mark.parametrize("name", ["Linn {}", "{}", "🙂🙃{}"])
+def test_a_language_that_takes_every_name_over_gets_its_names(name: str, tmp_path: Path) -> None:
+    """Estonian has the German name of 200 entities; of 100 it has none."""
+    label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+    lines = []
+    for number in range(300):
+        text = name.format(number)
+        lines.append(f'<http://x/{number}> {label} "{text}"@de .')
+        if number % 3:
+            lines.append(f'<http://x/{number}> {label} "{text}"@et .')
+        lines.append(f"<http://x/{number}> <http://x/r> <http://x/{(number + 1) % 300}> .")
+    (tmp_path / "facts.nt").write_text("\n".join(lines) + "\n", "utf-8")
+    kb = import_kb([tmp_path / "facts.nt"], tmp_path / "kb", format="rdf")
+    table, summary = propose_labels(kb, ["et"])
+    rows = table.to_pylist()
+    assert {row["key"] for row in rows} == {f"http://x/{n}" for n in range(0, 300, 3)}
+    assert all(row["name"] == row["source"] and row["how"] == "taken" for row in rows)
+    assert {row["confidence"] for row in rows} == {round(200.5 / 201, 6)}
+    assert summary["et"]["ece"] < 0.02
+    assert summary["et"]["why_none_written"].startswith("100% of its linked names")
+
+
+def test_a_language_says_why_its_names_are_taken_over_only(kb: KB) -> None:
+    _, summary = propose_labels(kb, ["de"])
+    assert summary["de"]["sources"] == [] and summary["de"]["written"] == 0
+    assert "50% of its linked names are used in" in summary["de"]["why_none_written"]
+    _, summary = propose_labels(kb, ["de"], LabelConfig(written=0))
+    assert "why_none_written" not in summary["de"], "none were asked for"
+
+
 def test_a_name_that_exists_is_never_proposed_over(scripts: KB) -> None:
     table, _ = propose_labels(scripts, ["ru"], LabelConfig(min_confidence=0.0))
     named = {int(key.rsplit("/")[-1]) % 4 for key in table["key"].to_pylist()}
@@ -186,6 +231,24 @@ def test_the_confidence_can_be_fitted_on_a_sample(scripts: KB) -> None:
 def test_a_limit_leaves_the_others_to_be_taken_over(scripts: KB) -> None:
     _, summary = propose_labels(scripts, ["ru"], LabelConfig(written=0))
     assert summary["ru"]["written_for"] == 0 and summary["ru"]["names"] == 0
+
+
+def test_names_are_written_for_the_concepts_with_most_facts(scripts: KB) -> None:
+    config = LabelConfig(written=40, min_confidence=0.0)
+    table, summary = propose_labels(scripts, ["ru"], config)
+    assert summary["ru"]["written_for"] == 40
+    concept = scripts.query("SELECT id, concept FROM entities").fetchall()
+    of_entity = dict(concept)
+    facts = Counter(
+        of_entity[end]
+        for row in scripts.query("SELECT subject, object FROM triples").fetchall()
+        for end in row
+    )
+    everything, _ = propose_labels(scripts, ["ru"], LabelConfig(min_confidence=0.0))
+    unnamed = set(everything["concept"].to_pylist())
+    written = set(table["concept"].to_pylist())
+    assert len(written) == 40 and written < unnamed
+    assert min(facts[c] for c in written) >= max(facts[c] for c in unnamed - written)
 
 
 def test_a_language_without_a_link_says_so(scripts: KB) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from prixlm import KB, PrixError
 from prixlm.enrichment.report import Report, write_report
+from prixlm.files import write_atomically
 from prixlm.metrics import reliability
 from prixlm.reports.tables import Cell, ResultTable
 from tests.helpers import fact_row, make_proposals
@@ -103,3 +104,22 @@ def test_a_page_that_prixlm_did_not_write_is_not_overwritten(
     assert (tmp_path / "report.md").read_text() == "# Mine"
     for _ in range(2):
         assert write_report(tmp_path / "report", report).is_file()
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_report_that_was_killed_between_its_files_is_written_again(
+    written: int, toy: KB, proposals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the data, a page of ours would be taken for one of others."""
+
+    def dying(path: Path, text: str) -> None:
+        if sum(1 for one in path.parent.iterdir() if one.suffix != ".lock") == written:
+            raise KeyboardInterrupt
+        write_atomically(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prixlm.enrichment.report.write_atomically", dying)
+        with pytest.raises(KeyboardInterrupt):
+            write_report(tmp_path / "report", Report(toy, proposals))
+    assert write_report(tmp_path / "report", Report(toy, proposals)).is_file()
+    assert len(list((tmp_path / "report").iterdir())) == 3

@@ -21,7 +21,7 @@ from prixlm import (
     split_kb,
 )
 from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
-from prixlm.enrichment.run import Whole
+from prixlm.enrichment.run import Whole, _translating_model
 from prixlm.enrichment.trial import Trial
 from prixlm.proposals.tables import read_manifest
 from prixlm.rankers.base import Queries
@@ -287,6 +287,27 @@ def test_labels_are_proposed_beside_the_facts(split: KB, tmp_path: Path) -> None
     assert len(labels) == manifest["labels"]["et"]["names"]
 
 
+def test_an_unknown_pivot_is_refused_before_anything_is_made(split: KB, tmp_path: Path) -> None:
+    config = dataclasses.replace(FEW, links=True, pivot="xx")
+    with pytest.raises(PrixError, match="has no xx; it has"):
+        enrich(split, tmp_path / "p", config)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_translates_for_links_only_if_the_split_withholds_some(
+    split: KB, model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    assert _translating_model(split, FEW, None) is None and not caplog.text
+    assert _translating_model(split, FEW, model) is None
+    assert "withholds no links" in caplog.text
+    monkeypatch.setattr(KB, "withholds_links", True)
+    assert _translating_model(split, FEW, model) is not None
+    monkeypatch.setattr("prixlm.enrichment.run._MAX_TRANSLATED", 10)
+    assert _translating_model(split, FEW, model) is None
+    assert "are too many to translate" in caplog.text
+
+
 def countries(folder: Path, *, linked: bool) -> KB:
     """English and Finnish state capitals, currencies and some languages; Swedish has names only."""
     files = write_countries(folder)
@@ -435,6 +456,8 @@ def test_the_manifest_has_a_trial_of_each_language_with_test_facts(
     assert [(trial.lang, trial.subset) for trial in trials] == [
         ("fi", "all"),
         ("fi", "no transfer"),
+        ("fi", "answer stated"),
+        ("fi", "answer unstated"),
     ], "Swedish has no facts"
     assert trials[0].held_out == country_split.num_triples("fi", "test")
     assert [level.level for level in trials[0].levels] == [0.5, 0.8, 0.95]

@@ -85,7 +85,7 @@ def test_answers_are_compared_with_the_test_facts(kb: KB) -> None:
             ("Finland", "borders"): [("Russia", 0.99), ("Sweden", 0.6), ("Norway", 0.4)],
         },
     )
-    everything, alone = try_fusion(oracle, kb, "en", method="oracle")
+    everything, alone, stated, unstated = try_fusion(oracle, kb, "en", method="oracle")
     assert (everything.method, everything.lang, everything.subset) == ("oracle", "en", "all")
     assert sorted(oracle.asked) == [
         ("Finland", "borders"),
@@ -100,11 +100,29 @@ def test_answers_are_compared_with_the_test_facts(kb: KB) -> None:
     assert most.proposed == 0 and np.isnan(most.precision)
     # Finnish states the Finnish capital: without it two questions are left, both answered.
     assert alone.subset == "no transfer" and alone.held_out == 3 and alone.right == 1.0
+    # No best answer is stated in Finnish: Oslo is the wrong capital.
+    assert stated.subset == "answer stated" and stated.held_out == 0
+    assert unstated.subset == "answer unstated" and unstated.held_out == 4
+
+
+def test_questions_are_told_apart_by_whether_their_best_answer_is_stated(kb: KB) -> None:
+    oracle = Oracle(
+        kb,
+        {
+            ("Finland", "capital"): [("Helsinki", 0.9)],
+            # Finnish states the second answer of another question: that does not count here.
+            ("Sweden", "capital"): [("Oslo", 0.6), ("Helsinki", 0.5)],
+        },
+    )
+    _, _, stated, unstated = try_fusion(oracle, kb, "en")
+    assert (stated.held_out, stated.right, stated.reliability.number) == (1, 1.0, 1)
+    # A question without an answer is one whose answer nobody states.
+    assert (unstated.held_out, unstated.right, unstated.reliability.number) == (3, 0.0, 1)
 
 
 def test_a_sample_asks_fewer_questions(kb: KB) -> None:
     oracle = Oracle(kb, {})
-    everything, _ = try_fusion(oracle, kb, "en", most=1)
+    everything, *_ = try_fusion(oracle, kb, "en", most=1)
     assert len(oracle.asked) == 1 and everything.held_out in (1, 2)
     assert everything.right == 0.0 and everything.levels[0].proposed == 0
 
@@ -146,6 +164,10 @@ def test_a_table_has_a_row_per_method_and_a_column_per_figure() -> None:
         "confidence, et, all facts (150)",
         "confidence, te, all facts (150)",
         "confidence, et, no transfer facts (150)",
+        "confidence, et, best answer stated elsewhere: facts (150)",
+        "confidence, te, best answer stated elsewhere: facts (150)",
+        "confidence, et, best answer stated nowhere: facts (150)",
+        "confidence, te, best answer stated nowhere: facts (150)",
     ]
     assert all(list(table.rows) == ["transfer alone", "fused"] for table in tables)
     expected = ["right", "ECE", "Brier", "AUROC", "P.5", "R.5", "P.8", "R.8", "P.95", "R.95"]

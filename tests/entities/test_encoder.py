@@ -85,6 +85,20 @@ def test_a_decoder_that_is_read_in_both_directions_is_not_offered_to_others(
     assert qwen.start == [] and np.isfinite(qwen.encode(["", *NAMES])).all()
 
 
+def test_the_family_decides_which_state_stands_for_a_name(
+    families: dict[str, Path], tmp_path: Path
+) -> None:
+    """The first state of a decoder was pretrained to see `<bos>` alone."""
+    for kind, folder in families.items():
+        encoder = EntityEncoder.load(folder)
+        is_decoder = kind in ("gemma", "qwen", "llama")
+        assert encoder.settings.pooling == ("last" if is_decoder else "first")
+        assert encoder.is_read_by_others_alike
+    encoder = EntityEncoder.load(families["gemma"], EncoderSettings(pooling="first"))
+    encoder.save(tmp_path / "encoder")
+    assert EntityEncoder.load(tmp_path / "encoder").settings.pooling == "first"
+
+
 def test_a_saved_encoder_is_the_same_and_still_a_prix_lm(
     encoder: EntityEncoder, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import shutil
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,8 @@ from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.entities.mirror import MirrorConfig, MirrorTask, info_nce, mirror, read_words
 from prixlm.errors import Stopped
 from prixlm.training.loop import TrainingConfig
-from tests.training.helpers import run_processes
+from tests.conftest import FAMILIES
+from tests.training.helpers import run_processes, two_processes
 from tests.trimmed import save_trimmed
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgkl" for b in "aeiou" for c in ("n", "rt", "s")]
@@ -110,6 +110,44 @@ def test_a_stopped_run_resumes_as_if_it_had_not_been_stopped(
         mirror(bases["xlmr"], tmp_path / "parts", config)  # other words in the file
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_two_views_of_a_word_differ_in_training_only(kind: str, families: dict[str, Path]) -> None:
+    """Newer families have no dropout of their own, so that both views would be the same."""
+    encoder = EntityEncoder.load(families[kind])
+    assert encoder.model.kind.drops == (kind in ("xlmr", "mbert"))
+    encoder.model.kind.set_dropout(0.1)
+    assert encoder.model.kind.drops
+    names, rows = encoder.tokenise(WORDS[:8]), np.arange(8)
+    with torch.no_grad():
+        encoder.model.train()
+        first, second = (encoder.pool(names, rows) for _ in range(2))
+        assert ((first - second).abs().amax(1) > 1e-3).all()
+        encoder.model.eval()
+        assert torch.equal(encoder.pool(names, rows), encoder.pool(names, rows))
+
+
+def test_mirror_gives_dropout_to_a_base_without_any(
+    families: dict[str, Path], config: MirrorConfig, tmp_path: Path
+) -> None:
+    whole = mirror(families["gemma"], tmp_path / "whole", config)
+    assert whole.model.kind.drops
+    assert json.loads((tmp_path / "whole" / "config.json").read_text())["attention_dropout"] == 0
+    # The same from a checkpoint in the middle: it gets its dropout again.
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    for checkpoint in (tmp_path / "parts" / "checkpoints").glob("step-*"):
+        if int(checkpoint.name.removeprefix("step-")) > 3:
+            shutil.rmtree(checkpoint)
+    parts = mirror(families["gemma"], tmp_path / "parts", config)
+    np.testing.assert_array_equal(parts.encode(WORDS), whole.encode(WORDS))
+    with pytest.raises(PrixError, match="checkpoint of another run"):
+        mirror(families["gemma"], tmp_path / "parts", dataclasses.replace(config, dropout=0.2))
+    # A base with dropout of its own has the same run with any value.
+    values = (config, dataclasses.replace(config, dropout=0.2))
+    assert len({one.fingerprint() for one in values}) == 1
+    with pytest.raises(PrixError, match="dropout 1: expected 0 or more, and less than 1"):
+        dataclasses.replace(config, dropout=1)
+
+
 def test_links_bring_a_name_and_its_counterpart_together(
     bases: dict[str, Path], shared_toy: KB, tmp_path: Path
 ) -> None:
@@ -133,17 +171,10 @@ def mirror_as_one_of_several(base: str, to: str, config: MirrorConfig, kb: str) 
     os._exit(0)  # without gloo's threads, which would wait for each other
 
 
-def launch(world: int, base: Path, to: Path, config: MirrorConfig, kb: KB) -> list[int | None]:
-    """Run Mirror in several processes; return their exit codes."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": str(world)}
-    shared |= {"LOCAL_WORLD_SIZE": str(world), "ACCELERATE_USE_CPU": "true"}
-    ranks = map(str, range(world))
-    environments = [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in ranks]
+def launch(base: Path, to: Path, config: MirrorConfig, kb: KB) -> list[int | None]:
+    """Run Mirror in two processes; return their exit codes."""
     args = (str(base), str(to), config, str(kb.folder))
-    return run_processes(mirror_as_one_of_several, *args, environments=environments)
+    return run_processes(mirror_as_one_of_several, *args, environments=two_processes())
 
 
 def test_two_processes_give_the_losses_and_gradients_of_one(
@@ -159,10 +190,11 @@ def test_two_processes_give_the_losses_and_gradients_of_one(
     # The mean, because the states at <s> of a random model hardly differ: gradients would be noise.
     settings = EncoderSettings(pooling="mean")
     config = MirrorConfig(
-        positives="links", number=66, batch=11, encoder=settings, training=training
+        positives="links", number=66, batch=11, encoder=settings, training=training, dropout=0.0
     )
     mirror(tmp_path / "base", tmp_path / "one", config, shared_toy)
-    assert launch(2, tmp_path / "base", tmp_path / "two", config, shared_toy) == [0, 0]
+    (tmp_path / "two" / "checkpoints").mkdir(parents=True)  # as the faster of the two leaves it
+    assert launch(tmp_path / "base", tmp_path / "two", config, shared_toy) == [0, 0]
     one, two = (training_lines(tmp_path / run) for run in ("one", "two"))
     assert [line["step"] for line in one] == list(range(1, 13))
     for expected, found in zip(one, two, strict=True):
@@ -268,6 +300,10 @@ def test_presets_are_the_papers_and_one_for_small_models() -> None:
     paper, compact = MirrorConfig.preset("paper"), MirrorConfig.preset("compact")
     assert (paper.number, paper.epochs, paper.batch, paper.temperature) == (10_000, 2, 128, 0.2)
     assert (paper.training.lr, compact.training.lr) == (2e-5, 2e-3)
+    original = MirrorConfig.preset("original")
+    assert (original.batch, original.training.clip) == (200, math.inf)
+    same = dataclasses.replace(paper.training, clip=math.inf)
+    assert original == dataclasses.replace(paper, batch=200, training=same)
     with pytest.raises(PrixError, match="unknown preset large"):
         MirrorConfig.preset("large")
 

@@ -71,7 +71,11 @@ def write_kb(
     langs = [lang for lang, _, _ in entities]
     counts = {"entities": {lang: langs.count(lang) for lang in sorted(set(langs))}}
     counts |= {"relations": 1, "aliases": 0, "links": 0, "concepts": 0}  # type: ignore[dict-item]
-    counts |= {"linked": dict.fromkeys(counts["entities"], 0), "triples": {}}  # type: ignore[dict-item]
+    of = [entities[subject][0] for subject, _ in facts]
+    counts |= {
+        "linked": dict.fromkeys(counts["entities"], 0),
+        "triples": {lang: {"train": of.count(lang)} for lang in sorted(set(of))},  # type: ignore[dict-item]
+    }
     Manifest(counts=counts, sources=[], licence="CC0", tool=f"test {folder.name}").write(folder)
     return KB(folder)
 

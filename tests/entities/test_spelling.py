@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from prixlm.entities import spelling
-from prixlm.entities.spelling import SPELLINGS, gram_cosines, similarities, slices
+from prixlm.entities.spelling import HASHED_GRAMS, SPELLINGS, gram_cosines, similarities, slices
 
 
 def test_the_most_similar_spelling_scores_highest() -> None:
@@ -53,6 +53,16 @@ def test_romanised_names_are_compared_in_latin_letters() -> None:
     for row in SPELLINGS:
         [scores] = row.compare(["Αθήνα"], ["Athina", "Sparta"], "el", "en")
         assert (scores[0, 0] > scores[0, 1]) == row.romanised, row.title
+
+
+def test_hashed_n_grams_are_unit_vectors_of_letters() -> None:
+    raw, romanised = HASHED_GRAMS
+    vectors = raw.encode(["Suomi", "suomi", "Ranska"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert vectors[0] @ vectors[2] < 0.5
+    greek, latin = romanised.encode(["Αθήνα"], "el"), romanised.encode(["athina"])
+    assert greek[0] @ latin[0] > 0.9 > raw.encode(["Αθήνα"])[0] @ latin[0]
 
 
 def test_small_blocks_give_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:

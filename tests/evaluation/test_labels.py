@@ -14,6 +14,7 @@ from prixlm.evaluation.labels import (
     LabelResult,
     Rules,
     coverage_at,
+    coverages_at,
     evaluate_labels,
 )
 from tests.enrichment.naming.test_chunks import SYLLABLES, spell
@@ -84,6 +85,26 @@ def test_coverage_is_the_longest_sure_part() -> None:
     assert coverage_at(score, right, 0.75) == pytest.approx(4 / 5)
     assert coverage_at(np.full(5, 1.0), right, 0.9) == 0, "equal scores cannot be told apart"
     assert coverage_at(np.zeros(0), np.zeros(0, bool), 0.9) == 0
+    none = np.array([2.0, -np.inf, -np.inf])  # two things without an answer: taken together
+    assert coverage_at(none, np.array([True, True, False]), 0.9) == pytest.approx(1 / 3)
+
+
+def test_coverages_of_resamples_equal_those_of_repeated_answers() -> None:
+    generator = np.random.default_rng(0)
+    score, right = generator.integers(0, 6, 40) / 6, generator.random(40) < 0.7
+    weights = generator.multinomial(40, np.full(40, 1 / 40), 20)
+    for row, found in zip(weights, coverages_at(score, right, 0.7, weights), strict=True):
+        assert found == pytest.approx(
+            coverage_at(np.repeat(score, row), np.repeat(right, row), 0.7)
+        )
+
+
+def test_every_figure_has_an_interval(result: LabelResult) -> None:
+    for table in result.tables():
+        for row in table.rows.values():
+            cell = row["ru"]
+            assert cell.interval is None or cell.interval.low <= cell.interval.high
+        assert table.metric == "calibration error" or table.has_intervals()
 
 
 def test_a_romanisation_is_turned_round() -> None:

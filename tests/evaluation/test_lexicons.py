@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prixlm import PrixError
+from prixlm import KB, PrixError, import_kb
 from prixlm.entities.encoder import EntityEncoder
-from prixlm.entities.spelling import SPELLINGS
+from prixlm.entities.spelling import HASHED_GRAMS, SPELLINGS
 from prixlm.evaluation.lexicons import (
     Dictionary,
+    count_overlap,
     csls_ranks,
     evaluate_dictionary_files,
     evaluate_lexicons,
@@ -83,6 +84,20 @@ def test_spelling_finds_what_is_written_alike() -> None:
     assert far["all"].mrr < near["all"].mrr  # waterloo
 
 
+def test_mapped_n_grams_learn_which_letters_stand_for_which() -> None:
+    """A language written in other letters: spelling has nothing to compare, the map has."""
+    letters = dict(zip("abdefghiklmnorstu", "абдефгхиклмнорсту", strict=True))
+    words = [f"{a}{b}{c}{d}" for a in "bdfghk" for b in "aeiou" for c in "lmn" for d in "aeiou"]
+    pairs = [(word, "".join(letters[letter] for letter in word)) for word in words]
+    order = np.random.default_rng(0).permutation(len(pairs))
+    dictionary = Dictionary([pairs[i] for i in order[:400]], [pairs[i] for i in order[400:]])
+    raw, romanised = HASHED_GRAMS
+    assert induce(raw, dictionary).figures["dictionary"]["all"].hits_1 > 0.8
+    assert induce(romanised, dictionary, into="ru").figures["dictionary"]["all"].hits_1 > 0.9
+    spelled = induce_by_spelling(dictionary).figures["dictionary"]["all"]
+    assert spelled.hits_1 < 0.05
+
+
 def test_lines_that_are_no_pairs_are_counted(tmp_path: Path) -> None:
     train, test = tmp_path / "train", tmp_path / "test"
     train.write_text("a\tb\r\nc d\n\none\ne\t\na\tb\n", "utf-8")
@@ -123,6 +138,58 @@ def test_a_folder_of_dictionaries(data: Path, tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
+def test_the_papers_six_pairs_are_read_from_folders_or_from_files_that_name_them(
+    tmp_path: Path,
+) -> None:
+    pairs = ("en-fi", "en-it", "en-ru", "en-tr", "fi-ru", "fi-tr")
+    for number, pair in enumerate(pairs):
+        folder = tmp_path / pair if number % 2 else tmp_path
+        folder.mkdir(exist_ok=True)
+        for split in ("train.freq.5k", "test.freq.2k"):
+            text = f"{split}\t{pair}\n"
+            (folder / f"yacle.{split}.{pair}.tsv").write_text(text)
+    (tmp_path / "README.md").write_text("train test")
+    found = read_folder(tmp_path)
+    assert tuple(found) == pairs
+    for pair, (dictionary, lang) in found.items():
+        assert lang == pair[3:] and dictionary.test == [("test.freq.2k", pair)]
+    (tmp_path / "second.train.en-fi.txt").write_text("a\tb\n")
+    with pytest.raises(PrixError, match=r"en-fi has 2 \*train\* and 1 \*test\* files"):
+        read_folder(tmp_path)
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> KB:
+    """Three linked concepts of English and Italian, with the capitals of a title, and one alone."""
+    rows = ["lang_a\tname_a\tlang_b\tname_b"]
+    rows += ["en\tCat\tit\tGatto", "en\tRome\tit\tRoma", "en\teye\tit\tocchio"]
+    (tmp_path / "links.tsv").write_text("\n".join(rows))
+    facts = "lang\tsubject\trelation\tobject\nen\tDog\tis a\tCat\nit\tCane\tè un\tGatto\n"
+    (tmp_path / "facts.tsv").write_text(facts)
+    return import_kb([tmp_path / "links.tsv", tmp_path / "facts.tsv"], tmp_path / "kb")
+
+
+def test_test_pairs_that_are_links_are_counted_as_written_and_in_any_case(linked: KB) -> None:
+    test = [("cat", "gatto"), ("Rome", "Roma"), ("eye", "gatto"), ("dog", "cane"), ("x", "y")]
+    lexicons = {
+        "en-it": (Dictionary([("eye", "occhio")], test), "it"),  # train pairs do not count
+        "it-en": (Dictionary([("a", "b")], [("occhio", "eye"), ("gatto", "cat")]), "en"),
+        "en-fi": (Dictionary([("a", "b")], [("eye", "silmä")]), "fi"),
+    }
+    table = count_overlap(linked, lexicons)
+    assert table.values("as written") == pytest.approx(
+        {"en-it": 1 / 5, "it-en": 1 / 2, "en-fi": float("nan")}, nan_ok=True
+    )
+    assert table.values("in any case") == pytest.approx(
+        {"en-it": 2 / 5, "it-en": 1.0, "en-fi": float("nan")}, nan_ok=True
+    )
+    assert table.notes == [
+        "en-it: 1 of 5 test pairs (2 in any case) are among the KB's 3 links of these languages.",
+        "it-en: 1 of 2 test pairs (2 in any case) are among the KB's 3 links of these languages.",
+        "en-fi: the KB lacks one of the languages.",
+    ]
+
+
 WORDS = [f"{a}{b}" for a in "abcdef" for b in "ghijk"]
 PAIRS = [(word, word[::-1]) for word in WORDS]
 
@@ -144,7 +211,7 @@ def test_tables_tell_candidates_and_subsets_apart(bases: dict[str, Path]) -> Non
         "accuracy among and frequent words, sources not in train",
         "MRR among and frequent words, sources not in train",
     ]
-    spelled = [spelling.title for spelling in SPELLINGS]
+    spelled = [row.title for row in (*SPELLINGS, *HASHED_GRAMS)]
     assert all(list(table.rows) == [*spelled, "xlmr"] for table in tables)
     assert tables[0].numbers() == {"en-fi": 15, "en-xx": 10}
     assert tables[2].numbers() == {"en-fi": 10, "en-xx": 10}
@@ -169,7 +236,7 @@ def test_files_are_columns_and_encoders_are_rows(bases: dict[str, Path], tmp_pat
     words.write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS))
     tables = evaluate_dictionary_files([bases["xlmr"]], [words], [words])
     assert tables[0].columns() == ["words"] and "xlmr" in tables[0].rows
-    with pytest.raises(PrixError, match="name an encoder"):
-        evaluate_dictionary_files([], [words], [words])
+    tables = evaluate_dictionary_files([], [words], [words])
+    assert list(tables[0].rows) == [row.title for row in (*SPELLINGS, *HASHED_GRAMS)]
     with pytest.raises(PrixError, match="1 files to learn from, 1 to test and 2 target languages"):
         evaluate_dictionary_files([bases["xlmr"]], [words], [words], ["fi", "it"])

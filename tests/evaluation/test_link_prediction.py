@@ -2,16 +2,20 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, EngineConfig, PrixError
+from prixlm.evaluation import link_prediction
 from prixlm.evaluation.link_prediction import (
     EvaluateConfig,
     RankerResult,
+    compare_ranks,
     describe_ranks,
     evaluate_rankers,
     figures_by_language,
@@ -19,6 +23,7 @@ from prixlm.evaluation.link_prediction import (
     plot_results,
     rank_facts,
     read_result_tables,
+    read_run,
     result_tables,
     write_ranks,
     write_results,
@@ -26,7 +31,8 @@ from prixlm.evaluation.link_prediction import (
 from prixlm.metrics import Figures
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
-from prixlm.rankers.links import MergedLookup
+from prixlm.rankers.links import MergedLookup, UsualObjects
+from prixlm.reports.comparing import merge_runs
 
 
 def test_figures_are_by_language_subset_and_relation(nordic: KB) -> None:
@@ -166,6 +172,47 @@ def test_workers_rank_as_one_process_does(
         evaluate_rankers(numbered, config, engine=EngineConfig(workers=2))
 
 
+def test_trained_folders_are_told_apart_by_content_and_not_by_time(
+    numbered: KB, tmp_path: Path
+) -> None:
+    """A copy on another machine is the same; another training of the same size is not."""
+    folders = [tmp_path / name for name in ("one", "copy", "other")]
+    for folder, content in zip(folders, (b"abc", b"abc", b"abd"), strict=True):
+        folder.mkdir()
+        (folder / "weights").write_bytes(content)
+        os.utime(folder / "weights", (len(folder.name), 0))
+    os.utime(folders[2] / "weights", (3, 0))
+    one, copy, other = (
+        link_prediction._inputs(numbered, EvaluateConfig(models=(folder,))) for folder in folders
+    )
+    assert one == copy != other and set(one) == {"KB", "models 1"}
+
+
+def test_depth_answers_and_facts_of_the_fusion_are_as_asked(
+    numbered: KB, model: Path, tmp_path: Path
+) -> None:
+    config = EvaluateConfig(
+        models=(model,), fuse=True, search="exact", beyond=12, answers=0, fuse_facts=3, most=8
+    )
+    deep = dataclasses.replace(config, beyond=1000, answers=10, fuse_facts=2500)
+    steps: list[tuple[str, int, int]] = []
+    evaluation = evaluate_rankers(
+        numbered, config, tmp_path / "out", lambda *step: steps.append(step)
+    )
+    evaluate_rankers(numbered, deep, tmp_path / "deep")
+    shallow = next(row for row in evaluation.results if row.title == "Prix-LM all")
+    assert shallow.max_rank == 12 and shallow.how == "exact, to rank 12"
+    ranks = [
+        pq.read_table(tmp_path / run / "answers" / "prix-lm-all.parquet") for run in ("out", "deep")
+    ]
+    near, far = (table["rank"].to_numpy() for table in ranks)
+    assert (far > 12).any() and np.isinf(near[far > 12]).all()
+    np.testing.assert_array_equal(near[far <= 12], far[far <= 12])
+    assert "answer" not in ranks[0].column_names and "answer" in ranks[1].column_names
+    fitted = [step for step in steps if step[0] == "fit the confidence"]
+    assert fitted[-1] == ("fit the confidence", 6, 6), "three valid facts of two languages"
+
+
 def test_a_beam_is_told_apart_from_exact_ranks(numbered: KB, model: Path) -> None:
     config = EvaluateConfig(models=(model, model), most=3, by_name=True, langs=("fi",), relations=1)
     evaluation = evaluate_rankers(numbered, config)
@@ -202,6 +249,13 @@ def test_rankers_can_be_left_out_of_the_rows_and_of_the_fusion(numbered: KB) -> 
         ({"without": ("usual", "paths")}, "--without usual: expected direct, "),
         ({"fuse": True, "split": "valid"}, "evaluate it on test"),
         ({"fuse": True, "by_name": True}, "leave out --by-name"),
+        (
+            {"search": "exact", "beyond": 9},
+            "--beyond 9: expected 10, which Hits@10 needs, to 1,000",
+        ),
+        ({"beyond": 100}, "--beyond is of --search exact"),
+        ({"answers": -1}, "--answers is 0 or more"),
+        ({"fuse_facts": 5}, "--fuse-facts requires --fuse"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
@@ -221,3 +275,40 @@ def test_a_table_that_prixlm_did_not_write_is_refused_before_the_work(
     with pytest.raises(PrixError, match=r"table\.md was not written by prixlm"):
         evaluate_rankers(numbered, EvaluateConfig(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
+
+
+def test_two_rows_are_compared_fact_by_fact(nordic: KB, tmp_path: Path) -> None:
+    facts = [read_facts(nordic, "en")]
+    for name, ranker in (("lookup", MergedLookup(nordic)), ("usual", UsualObjects(nordic))):
+        write_ranks(rank_facts(nordic, ranker, facts), tmp_path / f"{name}.parquet")
+    paths = tmp_path / "lookup.parquet", tmp_path / "usual.parquet"
+    tables = {table.title: table for table in compare_ranks(*paths)}
+    assert list(tables)[:4] == ["Hits@1", "Hits@10", "MRR", "Hits@1, no transfer"]
+    found = {
+        name: figures_by_language(pq.read_table(path))["en"]["all"].mrr
+        for name, path in zip(("first", "second"), paths, strict=True)
+    }
+    row = tables["MRR"].values("en")
+    assert row["first"] == pytest.approx(found["first"])
+    assert row["difference"] == pytest.approx(found["first"] - found["second"])
+    assert tables["MRR"].notes == ["first: lookup.parquet; second: usual.parquet."]
+    some = [facts[0].select(np.arange(2))]
+    write_ranks(rank_facts(nordic, MergedLookup(nordic), some), tmp_path / "some.parquet")
+    with pytest.raises(PrixError, match="have different facts"):
+        compare_ranks(paths[0], tmp_path / "some.parquet")
+    (tmp_path / "bad.parquet").write_text("x")
+    with pytest.raises(PrixError, match="does not hold ranks"):
+        compare_ranks(paths[0], tmp_path / "bad.parquet")
+
+
+def test_runs_of_several_seeds_are_read_whole_and_merged(nordic: KB, tmp_path: Path) -> None:
+    table = rank_facts(nordic, MergedLookup(nordic), [read_facts(nordic, "en")])
+    result = RankerResult("lookup", figures_by_language(table), "exact")
+    for seed in ("a", "b"):
+        write_results(tmp_path / seed, {"Link prediction": [result]})
+    tables = merge_runs([read_run(tmp_path / "a"), read_run(tmp_path / "b" / "table.json")])
+    assert [table.title for table in tables][:5] == [
+        *("Hits@1", "Hits@3", "Hits@10", "MRR", "Hits@1, no transfer")
+    ]
+    cell = tables[0].rows["lookup"]["en"]
+    assert cell.value == pytest.approx(1 / 3) and cell.interval == (cell.value, cell.value)

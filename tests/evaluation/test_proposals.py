@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError, SplitConfig, import_kb, split_kb
-from prixlm.enrichment.trial import Trial
+from prixlm.enrichment.trial import SUBSETS, Trial
 from prixlm.evaluation.proposals import (
+    judge_enrichment,
     judge_proposals,
     judged_tables,
     try_enrichment,
@@ -31,8 +32,9 @@ def test_every_method_is_tried_on_every_subset(numbered: KB, trials: list[Trial]
     methods = list(dict.fromkeys(trial.method for trial in trials))
     # A model that is never right has no confidence, and is left out with a warning.
     assert methods in (["transfer alone", "model alone", "fused"], ["transfer alone", "fused"])
-    assert [trial.subset for trial in trials] == ["all", "no transfer"] * len(methods)
-    everything, few = trials[-2:]
+    assert [trial.subset for trial in trials] == list(SUBSETS) * len(methods)
+    everything, few, stated, unstated = trials[-4:]
+    assert stated.held_out + unstated.held_out == everything.held_out
     assert everything.held_out == numbered.num_triples("fi", "test")
     assert few.held_out < everything.held_out, "links carry some over"
     assert [level.level for level in everything.levels] == [0.5, 0.8, 0.95]
@@ -71,20 +73,46 @@ def test_proposals_are_judged_by_the_facts_that_the_run_did_not_know(
     wrong = wrong.append_column("confidence", pa.array([0.1] * number))
     table = pa.concat_tables([right, wrong])
     why = pa.array(["elsewhere"] * number + ["usual"] * number)
-    pq.write_table(table.append_column("why", why), tmp_path / "proposals.parquet")
+    origin = pa.array([["en"]] * number + [[]] * number, pa.list_(pa.string()))
+    table = table.append_column("why", why).append_column("origin", origin)
+    pq.write_table(table, tmp_path / "proposals.parquet")
     judged = judge_proposals(numbered, tmp_path, known=("train", "valid"))
-    assert [(part.lang, part.why) for part in judged] == [
-        ("fi", "all"),
-        ("fi", "elsewhere"),
-        ("fi", "usual"),
-    ]
+    kinds = ["all", "elsewhere", "usual", "answer stated", "answer unstated"]
+    assert [(part.lang, part.kind) for part in judged] == [("fi", kind) for kind in kinds]
+    assert judged[3].levels[:2] == judged[1].levels[:2], "at 0.95 nothing is proposed"
+    assert judged[4].reliability.number == number
     assert {part.held_out for part in judged} == {number}
     assert judged[0].levels[1].precision == judged[0].levels[1].recall == 1.0
     assert judged[2].levels[0].proposed == 0
     (shown,) = judged_tables(judged)
     assert shown.title == f"proposals, fi, against {number} held-out facts"
-    assert list(shown.rows) == [f"all ({2 * number})", f"elsewhere ({number})", f"usual ({number})"]
+    assert list(shown.rows)[:3] == [
+        f"all ({2 * number})",
+        f"elsewhere ({number})",
+        f"usual ({number})",
+    ]
     assert shown.values(f"elsewhere ({number})")["P.8"] == 1.0
+
+
+def test_a_run_is_judged_without_having_known_the_test_facts(
+    numbered: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "judged"
+    judged = judge_enrichment(numbered, ["fi"], to, min_confidence=0.1, fusion=FUSION)
+    everything = judged[0]
+    assert everything.held_out == numbered.num_triples("fi", "test")
+    rows = pq.read_table(tmp_path / "judged" / "proposals" / "proposals.parquet")
+    assert everything.reliability.number == rows.num_rows > 0
+    stated = [sum(level.proposed for level in part.levels) for part in judged[-2:]]
+    assert sum(stated) == sum(level.proposed for level in everything.levels)
+    # Finished proposals are judged again, not made again; those of other settings are refused.
+    monkeypatch.setattr("prixlm.evaluation.proposals.enrich", None)
+    again = judge_enrichment(numbered, ["fi"], to, min_confidence=0.1, fusion=FUSION)
+    assert str(again) == str(judged), "NaN is not equal to itself"
+    with pytest.raises(PrixError, match="other settings: name another --to"):
+        judge_enrichment(numbered, ["fi"], to, min_confidence=0.2, fusion=FUSION)
+    with pytest.raises(PrixError, match="has no test triples"):
+        judge_enrichment(numbered, ["te"], to)
 
 
 def test_the_confidence_is_right_on_facts_that_nothing_was_fitted_on(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ from prixlm.evaluation.reproduce_names import (
     reproduce_xel,
 )
 from prixlm.evaluation.trained import TrainedModels
+from prixlm.reports.kept import Kept
 from prixlm.reports.tables import ResultTable, tables_to_json
+from prixlm.training.checkpoints import checkpoint_steps
 from prixlm.training.loop import TrainingConfig
 from tests.evaluation.conftest import TINY
 
@@ -58,6 +62,7 @@ def test_the_tables_have_every_row(made: tuple[Path, list[list[ResultTable]]]) -
         "string similarity, romanised",
         "character n-grams (cosine)",
         "character n-grams, romanised",
+        "base, without Mirror",
         "base + Mirror (words)",
         "Prix-LM (Single) + Mirror (words)",
         "Prix-LM (All) + Mirror (words)",
@@ -69,7 +74,15 @@ def test_the_tables_have_every_row(made: tuple[Path, list[list[ResultTable]]]) -
     assert not (folder / "xel" / "models" / "single").exists(), "those of `lp` are used"
     files = linking[3]
     assert files.title == "accuracy@1, files" and "Prix-LM (All), translate" not in files.rows
-    assert len(lexicons[0].rows) == 10
+    assert list(lexicons[0].rows)[4:8] == [
+        "hashed n-grams, mapped",
+        "hashed n-grams, romanised, mapped",
+        "base, without Mirror",
+        "base + Mirror (words)",
+    ]
+    assert len(lexicons[0].rows) == 13
+    assert lexicons[-1].metric == "test pairs that are linked names of the KB"
+    assert lexicons[-1].values("in any case") == {"en-fi": 0.0}
     assert list(probing[0].rows) == ["base", "Prix-LM (Single, en)", "Prix-LM (All)"]
     assert probing[0].notes and "never seen a sentence" in probing[0].notes[0]
 
@@ -146,6 +159,82 @@ def test_other_models_are_tuned_with_settings_of_their_own(
             folder = tmp_path / "t" / "encoders" / f"{name}-{positives}"
             settings = (folder / "run.toml").read_text()
             assert f"lr = {lr}" in settings and f'positives = "{positives}"' in settings
+
+
+@pytest.mark.parametrize("name", ["xel", "bli", "probe"])
+def test_a_table_that_was_stopped_measures_no_language_again(
+    name: str,
+    numbered: KB,
+    made: tuple[Path, list[list[ResultTable]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tables are made again, with the models that are there, and stopped after two results."""
+    make = {
+        "xel": lambda: reproduce_xel(numbered, made[0], CONFIG, FILES),
+        "bli": lambda: reproduce_bli(numbered, made[0], LEXICONS, CONFIG),
+        "probe": lambda: reproduce_probe(numbered, made[0], PROMPTS, CONFIG),
+    }[name]
+    folder = made[0] / "xel" if name == "xel" else made[0]
+    before = tables_to_json(make())
+    curve = (folder / f"{name}-checkpoints.json").read_text()
+    for path in (f"{name}.json", f"{name}.md", f"{name}.parquet", f"{name}-checkpoints.json"):
+        (folder / path).unlink()
+    measured: list[tuple[str, ...]] = []
+    real = Kept.get
+
+    def get(self: Kept, key: Sequence[str], compute: Callable[[], Any]) -> Any:
+        def counted() -> Any:
+            measured.append(tuple(key))
+            if len(measured) == 3:
+                raise KeyboardInterrupt
+            return compute()
+
+        return real(self, key, counted)
+
+    monkeypatch.setattr(Kept, "get", get)
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert (folder / f"{name}-parts.jsonl").exists()
+    again = make()
+    assert tables_to_json(again) == before
+    assert (folder / f"{name}-checkpoints.json").read_text() == curve
+    assert measured[2] == measured[3] and len(set(measured)) == len(measured) - 1 > 3
+    assert not (folder / f"{name}-parts.jsonl").exists()
+
+
+def test_a_table_of_mlama_is_recognised_by_prompts_and_candidates(
+    numbered: KB, tmp_path: Path
+) -> None:
+    def ask(answer: str, candidates: tuple[str, ...]) -> list[ResultTable]:
+        prompts = Prompts([Prompt("<mask> on", answer, candidates, "P1")])
+        return reproduce_probe(numbered, tmp_path, {"fi": prompts}, CONFIG)
+
+    tables = ask("fi 1", ("fi 1", "fi 22"))
+    assert any(table.metric == "candidate ranking by relation" for table in tables)
+    ask("fi 1", ("fi 1", "fi 22"))
+    for answer, candidates in (("fi 22", ("fi 1", "fi 22")), ("fi 1", ("fi 1", "fi 2"))):
+        with pytest.raises(PrixError, match="made with other files"):
+            ask(answer, candidates)
+
+
+def test_a_step_that_the_run_will_not_keep_is_refused_before_it_is_trained(
+    numbered: KB, made: tuple[Path, list[list[ResultTable]]], tmp_path: Path
+) -> None:
+    config = dataclasses.replace(CONFIG, probing_at=150_000.0)
+    message = (
+        r"step 150,000 is not among the checkpoints that the run keeps \(0, 1\): add it to --ch"
+    )
+    with pytest.raises(PrixError, match=message):
+        reproduce_probe(numbered, tmp_path / "t", PROMPTS, config)
+    assert not (tmp_path / "t").exists()
+    kept = dataclasses.replace(TINY.training, checkpoints=(0.0, 150_000.0, 1.0))
+    longer = dataclasses.replace(config, pretrain=dataclasses.replace(TINY, training=kept))
+    NamesModels(TrainedModels(numbered, tmp_path / "t"), longer)
+    # A run that is there may have kept it.
+    last = checkpoint_steps(made[0] / "models" / "all")[-1]
+    assert last > 1
+    there = dataclasses.replace(CONFIG, linking_at=float(last))
+    NamesModels(TrainedModels(numbered, made[0]), there)
 
 
 def test_wrong_settings_are_refused(toy: KB, tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ def test_a_checkpoint_is_the_nearest_to_a_share_of_the_run(tmp_path: Path) -> No
     for step in (0, 10, 75, 100):
         folder = tmp_path / "checkpoints" / f"step-{step:07d}"
         folder.mkdir(parents=True)
-        (folder / "state.json").write_text('{"seconds": 3.5}')
+        state = {"step": step, "best": None, "num_worse": 0, "fingerprint": {}, "seconds": 3.5}
+        (folder / "state.json").write_text(json.dumps(state))
     assert run.steps == [0, 10, 75, 100] and run.seconds == 3.5
     for share, step in ((0.0, 0), (0.04, 0), (0.1, 10), (0.7, 75), (1.0, 100)):
         found = run.at(share)
@@ -95,3 +96,20 @@ def test_a_checkpoint_is_the_nearest_to_a_share_of_the_run(tmp_path: Path) -> No
     (tmp_path / "checkpoints" / "step-0000000" / "state.json").unlink()
     with pytest.raises(PrixError, match="kept no step 0: train it with a checkpoint at 0"):
         run.base()
+
+
+def test_a_run_is_taken_at_a_share_or_at_a_step_that_it_has(tmp_path: Path) -> None:
+    for step in (0, 20_000, 150_000, 947_000):
+        folder = tmp_path / "checkpoints" / f"step-{step:07d}"
+        folder.mkdir(parents=True)
+        (folder / "state.json").write_text("{}")
+    run = Run("all", tmp_path)
+    points = {0.0: 0, 0.021: 20_000, 0.158: 150_000, 1.0: 947_000, 20_000.0: 20_000}
+    for point, step in points.items():
+        assert run.at(point) == run.at_step(step), point
+    with pytest.raises(PrixError, match=r"no checkpoint at step 200,000; it has 0, 20,000, 150,00"):
+        run.at(200_000)
+    # Single may be shorter than All; a step that it passed without keeping it is still missing.
+    assert run.at(2e6, or_end=True) == run.at_step(947_000)
+    with pytest.raises(PrixError, match="no checkpoint at step 30,000"):
+        run.at(30_000, or_end=True)

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import typer
 
 from prixlm.cli.app import app
 from prixlm.untrusted import OBEYED
-from tests.helpers import Ran, run_prixlm
+from tests.helpers import FULL as FULL  # of the tests that import this module
+from tests.helpers import Ran, count_tried, run_prixlm
+from tests.helpers import budget as budget
 
-FULL = bool(os.environ.get("PRIXLM_TEST_FULL"))
 SEED = int(os.environ.get("PRIXLM_HOSTILE_SEED", "26"))
 
 NAMES = [
@@ -54,11 +57,6 @@ _OBEYED = re.compile(f"(?!\n)[{OBEYED}]")
 T = TypeVar("T")
 
 
-def budget(small: int, large: int) -> int:
-    """Return how many inputs to try."""
-    return large if FULL else small
-
-
 def draw(items: list[T], number: int, salt: str) -> list[T]:
     """Return `number` of the items, the same ones for the same seed, in their order."""
     if number >= len(items):
@@ -89,10 +87,11 @@ def valued_options(command: Any) -> list[str]:
     ]
 
 
-def attack(*args: object, codes: tuple[int, ...] = (0, 2), cwd: Path | None = None) -> Ran:
+def attack(*args: object, codes: tuple[int, ...] = (0, 2)) -> Ran:
     """Run a command in this process; an exception that is not ours, or a hang, fails the test."""
+    count_tried()
     with at_most(60):
-        ran = run_prixlm(*args, cwd=cwd)
+        ran = run_prixlm(*args)
     assert_harmless(ran, codes)
     return ran
 
@@ -131,6 +130,75 @@ def damage(path: Path, generator: random.Random) -> str:
         data += bytes(data)
     path.write_bytes(bytes(data))
     return kind
+
+
+WRONG: list[Any] = [
+    None, [], {}, "x", -1, 10**400, 1.5, True, float("inf"), [1], [-1], {"a": 1}, [[1, 2, 3]],
+    {"fi": "x"}, {"fi": [1]}, {"fi": 10**400}, {"a": {"fi": "x"}}, {"fi": {"a": {"b": 1}}}, EVIL,
+]  # fmt: skip
+"""Values of JSON for where another kind is expected."""
+Place = tuple[Any, ...]
+
+
+def places(values: Any, place: Place = ()) -> Iterator[Place]:
+    """Yield the place of every value in nested JSON, as the keys that lead to it."""
+    yield place
+    if isinstance(values, dict | list):
+        for key in values if isinstance(values, dict) else range(len(values)):
+            yield from places(values[key], (*place, key))
+
+
+def put(values: Any, place: Place, value: Any) -> Any:
+    """Return a copy of nested JSON with another value in one place."""
+    if not place:
+        return value
+    copied = values.copy()
+    copied[place[0]] = put(copied[place[0]] if len(place) > 1 else None, place[1:], value)
+    return copied
+
+
+def wrong_kinds(values: Any, number: int, salt: str) -> list[tuple[Place, Any]]:
+    """Return a place of nested JSON and a value of another kind for it, `number` times."""
+    every = [(place, wrong) for place in places(values) for wrong in WRONG]
+    return draw(every, number, salt)
+
+
+LIES: dict[str, Callable[[pa.ChunkedArray], pa.Array]] = {
+    "text": lambda column: pa.array([str(value) for value in column.to_pylist()]),
+    "numbers": lambda column: pa.array(range(len(column)), pa.int64()),
+    "nulls": lambda column: pa.nulls(len(column), column.type),
+    "no type": lambda column: pa.nulls(len(column)),
+    "lists": lambda column: pa.array([[value] for value in column.to_pylist()]),
+    "huge": lambda column: pa.array([2**31 - 1] * len(column), pa.int32()),
+    "negative": lambda column: pa.array([-1] * len(column), pa.int32()),
+    "zeros": lambda column: pa.array([0.0] * len(column)),
+    "nan": lambda column: pa.array([float("nan")] * len(column)),
+    "bytes": lambda column: pa.array([b"\xff\xfe"] * len(column)),
+    "structs": lambda column: pa.array([{"a": 1}] * len(column)),
+    "empty lists": lambda column: pa.array([[]] * len(column), pa.list_(pa.float32())),
+    "nulls in lists": lambda column: pa.array([[None, 1]] * len(column), pa.list_(pa.float32())),
+    "nan in lists": lambda column: pa.array(
+        [[float("nan"), 1]] * len(column), pa.list_(pa.float32())
+    ),
+}
+"""What a column of a table of others may have in place of what we write."""
+HOW = [*LIES, "missing", "renamed", "twice"]
+
+
+def lie(path: Path, column: str, how: str) -> None:
+    """Replace a column of a table by one of another kind, leave it out or write it twice."""
+    table = pq.read_table(path)
+    place = table.column_names.index(column)
+    if how == "missing":
+        table = table.remove_column(place)
+    elif how == "twice":
+        table = table.append_column(column, table[column])
+    elif how == "renamed":
+        names = [name if name != column else "\x1b[31m" for name in table.column_names]
+        table = table.rename_columns(names)
+    else:
+        table = table.set_column(place, column, LIES[how](table[column]))
+    pq.write_table(table, path)
 
 
 @contextlib.contextmanager

@@ -101,6 +101,7 @@ def write_proposals(folder: Path, kb: KB) -> Path:
     facts = [
         fact_row(
             number,
+            object=50 + number,  # the KB has about a hundred entities
             subject_name=name,
             subject_key=name,
             relation_name=name,
@@ -126,6 +127,12 @@ def write_proposals(folder: Path, kb: KB) -> Path:
     values |= {"labels": {"fi": {"names": 3}}, "links": {"fi": {"links": 3}}}
     path.write_text(json.dumps(values), "utf-8")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder of the test's own: a hostile value may be a relative path."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ import pytest
 from prixlm import PrixError, import_kb
 from prixlm.importers import streams
 from prixlm.importers.streams import SourceReader
-from tests.helpers import run_python
+from tests.helpers import count_tried, run_python
 from tests.hostile.attacks import FULL, attack, budget, draw
 
 MORE_MIB = 420
@@ -47,6 +47,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 def peak(path: Path, to: Path, free: int = LOWERED) -> tuple[int, str]:
     """Import a file in a process of its own; return its peak memory in MiB and what it said."""
+    count_tried()
     to.mkdir(exist_ok=True)
     ran = run_python(MEASURE, path, to, free)
     assert ran.returncode == 0, ran.stderr

@@ -14,12 +14,15 @@ import pytest
 import rdflib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from prixlm import ExportConfig, PrixError, export, import_kb
 from prixlm.files import write_rows
+from prixlm.proposals.export import to_iri
 from prixlm.proposals.review import write_review
+from prixlm.reports.tables import plain
 from prixlm.untrusted import unguard_formula
-from tests.helpers import fact_row, label_row, link_row, make_proposals
+from tests.helpers import count_tried, fact_row, label_row, link_row, make_proposals
 from tests.hostile.attacks import NAMES, budget
 
 PIECES = st.sampled_from(
@@ -30,6 +33,13 @@ PIECES = st.sampled_from(
     ]
 )
 HOSTILE = st.sampled_from(NAMES) | st.lists(PIECES, max_size=8).map("".join)
+CODES = ["et", "zh-min-nan", "be-tarask"]
+LANG = (
+    st.sampled_from(CODES)
+    | HOSTILE
+    | st.sampled_from(CODES).flatmap(lambda code: HOSTILE.map(lambda text: code + text))
+)
+IS_CODE = re.compile(r"[a-z]{2,8}(-[a-z0-9]{1,8})*").fullmatch
 NAME = HOSTILE.filter(lambda text: bool(text.strip()))
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 IRI = re.compile(r'[^\x00-\x20<>"{}|^`\\]+').fullmatch
@@ -49,6 +59,7 @@ def on_one_line(text: str) -> str:
 
 def written(tmp_path: Path, names: list[str], config: ExportConfig, key: str = "name") -> str:
     """Export proposals with these names and return the file's text."""
+    count_tried()
     folder = tmp_path / "p"
     shutil.rmtree(folder, ignore_errors=True)
     keys = {"name": lambda n, i: n, "item": lambda n, i: f"Q{i + 1}"}[key]
@@ -152,6 +163,31 @@ def test_answers_have_no_formula_and_their_numbers_stay(
     assert shown == ([on_one_line(name) for name in names] if suffix == ".tsv" else names)
 
 
+@pytest.mark.parametrize("space", ["\n", "\r\n", " \n ", "\v", "\u2028", "\u00a0", "'\n"])
+def test_a_formula_after_a_line_end_is_guarded_and_comes_back(space: str, tmp_path: Path) -> None:
+    """Some spreadsheets drop the space before `=`."""
+    names = [f"{space}{begin}1+1" for begin in FORMULA]
+    table = pa.table({"name": names})
+    write_rows([table], table.schema, tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as file:
+        cells = [cell for [cell] in csv.reader(file)][1:]
+    assert not any(cell.strip().startswith(FORMULA) for cell in cells)
+    assert all(cell.startswith("'") for cell in cells)
+    assert [unguard_formula(cell) for cell in cells] == names
+
+
+@few
+@given(name=st.lists(st.sampled_from(list("\\\\\\|`*_[]!ab ")), max_size=9).map("".join))
+def test_a_cell_of_markdown_is_the_name(name: str) -> None:
+    text = f"| a | b |\n| --- | --- |\n| x{plain(name)}x | second |\n"
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    cells = [token for token in tokens if token.type == "inline"][2:]
+    assert [cell.content for cell in cells[1:]] == ["second"]
+    children = cells[0].children or []
+    assert {child.type for child in children} <= {"text", "text_special"}
+    assert "".join(child.content for child in children) == f"x{on_one_line(name)}x"
+
+
 @few
 @given(names=st.lists(NAME, min_size=1, max_size=4))
 def test_a_review_sheet_is_read_by_a_spreadsheet(names: list[str], tmp_path: Path) -> None:
@@ -186,6 +222,63 @@ def test_a_batch_of_one_label_is_one_command(name: str, tmp_path: Path) -> None:
     for row in label:
         line = "\t".join(row)
         assert read_second_version(line) == [row] == [["Q201", "Let", f'"{on_one_line(name)}"']]
+
+
+@few
+@given(lang=LANG)
+@pytest.mark.parametrize("format", ["nt", "nq", "quickstatements"])
+@pytest.mark.parametrize("table", ["facts", "labels"])
+def test_a_language_is_a_code_or_the_table_is_refused(
+    table: str, format: str, lang: str, tmp_path: Path
+) -> None:
+    """The column `lang` became a part of commands and literals as it was."""
+    count_tried()
+    folder, to = tmp_path / "p", tmp_path / "out"
+    shutil.rmtree(folder, ignore_errors=True)
+    to.unlink(missing_ok=True)
+    keys = {"subject_key": "Q1", "relation_key": "P31", "object_key": "Q2"}
+    facts = [fact_row(0, lang=lang if table == "facts" else "et", origin=[], **keys)]
+    labels = [label_row(lang=lang if table == "labels" else "et", key="Q5", name="x")]
+    make_proposals(folder, facts, labels)
+    references = ("S248:Q5",) if format == "quickstatements" else ()
+    config = ExportConfig(format=format, references=references)
+    if not IS_CODE(lang):
+        file = {"facts": "proposals", "labels": "labels"}[table]
+        with pytest.raises(
+            PrixError, match=rf"{file}\.parquet: .*not the code of a lang"
+        ) as refused:
+            export(folder, to, config)
+        assert "\n" not in str(refused.value) and not to.exists()
+        return
+    export(folder, to, config)
+    if format == "quickstatements":
+        label = f"L{lang if table == 'labels' else 'et'}"
+        rows = read_second_version(to.read_text("utf-8"))
+        assert rows == [["Q1", "P31", "Q2", "S248", "Q5"], ["Q5", label, '"x"']]
+    else:
+        assert list(ox.parse(to.read_bytes(), format=ox.RdfFormat.N_QUADS))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_no_decimal_has_are_left_out_of_n_quads(value: float, tmp_path: Path) -> None:
+    make_proposals(tmp_path / "p", [fact_row(0, model_score=value)])
+    export(tmp_path / "p", tmp_path / "out.nq", ExportConfig(format="nq"))
+    quads = list(ox.parse((tmp_path / "out.nq").read_bytes(), format=ox.RdfFormat.N_QUADS))
+    decimals = [
+        quad.object.value
+        for quad in quads
+        if isinstance(quad.object, ox.Literal) and quad.object.datatype.value.endswith("decimal")
+    ]
+    assert decimals, "the confidence is a number"
+    assert all(re.fullmatch(r"-?[0-9]+\.[0-9]+", text) for text in decimals)
+
+
+def test_an_iri_does_not_turn_the_direction_of_what_follows() -> None:
+    """RFC 3987, 4.1: an IRI has no characters that format its direction."""
+    for mark in "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2069\u0085\ufeff":
+        iri = to_iri(f"http://example.org/{mark}gpj.exe", "urn:prixlm:").value
+        assert iri.isascii() and "%" in iri, ascii(iri)
+    assert to_iri("http://example.org/می‌خواهم", "urn:prixlm:").value.endswith("می‌خواهم")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,6 +4,8 @@ import json
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from prixlm.service.app import create_app
 from prixlm.service.opened import Folders
 from prixlm.service.workbench import Workbench
 from prixlm.untrusted import OBEYED
-from tests.hostile.attacks import EVIL, NAMES, SEED, VALUES, budget
+from tests.helpers import count_tried
+from tests.hostile.attacks import EVIL, NAMES, SEED, VALUES, at_most, budget
 from tests.hostile.conftest import House
 
 HOME = "http://127.0.0.1"
@@ -85,6 +88,7 @@ def asked_for(dependant: Any) -> set[str]:
 
 def check(answer: Any, what: str, house: House) -> None:
     """Assert that an answer is one of ours, and that nothing in it is obeyed."""
+    count_tried()
     assert answer.status_code < 500 or answer.status_code == 503, (what, answer.text[:500])
     for name, value in answer.headers.items():
         assert not _OBEYED.search(value), (what, name, value)
@@ -149,3 +153,56 @@ def test_no_file_outside_is_served(path: str, client: TestClient, house: House) 
     check(answer, path, house)
     assert "root:" not in answer.text and "import" not in answer.text
     assert "evil.example" not in answer.headers.get("location", "")
+
+
+MESSAGES = [
+    b"",
+    b"not json",
+    b"[" * 100_000,
+    b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    b"\xff\xfe\x00",
+    b"9" * 10_000,
+    b'{"jsonrpc": "2.0", "id": "\x1b[31m", "method": "\x1b]0;owned\x07"}',
+    b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "nope"}}',
+]
+
+
+def message(number: int, method: str, **params: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
+
+
+def test_an_agent_that_sends_garbage_still_gets_its_answers(house: House, tmp_path: Path) -> None:
+    """Deep JSON, bytes that are not text, and unknown methods do not end `prixlm mcp`."""
+    client = {"name": EVIL, "version": "1"}
+    lines = [
+        *MESSAGES,
+        message(1, "initialize", protocolVersion="2025-03-26", capabilities={}, clientInfo=client),
+        b'{"jsonrpc": "2.0", "method": "notifications/initialized"}',
+        *MESSAGES,
+        message(2, "tools/call", name="search", arguments={"query": EVIL, "limit": 10**30}),
+        message(3, "tools/call", name="entity", arguments={"id": EVIL}),
+    ]
+    command = [sys.executable, "-m", "prixlm", "mcp", "--kb", str(house.kb)]
+    pipe = subprocess.PIPE
+    with (
+        (tmp_path / "errors").open("wb") as errors,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors) as server,
+        at_most(120),
+    ):
+        assert server.stdin is not None and server.stdout is not None
+        server.stdin.write(b"\n".join(lines) + b"\n")
+        server.stdin.flush()
+        answers = {}
+        for line in server.stdout:
+            assert not _OBEYED.search(line.decode("utf-8").rstrip("\n"))
+            answer = json.loads(line)
+            answers[answer.get("id")] = answer
+            if {1, 2, 3} <= answers.keys():
+                break
+        server.stdin.close()
+        server.stdout.close()
+    count_tried(len(lines))
+    assert answers[1]["result"]["serverInfo"]["name"] == "prixlm"
+    assert "no entity" in answers[3]["result"]["content"][0]["text"]
+    printed = (tmp_path / "errors").read_text("utf-8")
+    assert not _OBEYED.search(printed) and "Traceback" not in printed, printed

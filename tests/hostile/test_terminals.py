@@ -3,14 +3,20 @@
 import io
 import json
 import logging
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.table import Table
 
 from prixlm import KB, EnrichConfig, PrixError, enrich
-from prixlm.cli.terminal import console, print_json, print_lines, print_note, print_traceback
-from prixlm.untrusted import printable
+from prixlm.cli.terminal import console, print_json, print_lines, print_note
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
+from prixlm.files import open_workspace
+from prixlm.reports.tables import ResultTable, write_tables
+from prixlm.untrusted import print_traceback, printable
 from tests.helpers import Ran, run_python
 from tests.hostile.attacks import (
     EVIL,
@@ -25,6 +31,7 @@ from tests.hostile.attacks import (
     valued_options,
 )
 from tests.hostile.conftest import GRAPH, MIRROR, House
+from tests.hostile.workers import load_work, log_evil
 
 Args = list[object]
 QUICK = ("--effort", "quick")
@@ -33,6 +40,10 @@ QUICK = ("--effort", "quick")
 def evaluated(house: House, to: Path) -> dict[str, list[Args]]:
     """Return what to run of `evaluate` and `reproduce`: real folders first, then evil paths."""
     into: Args = ["--to", to / "out"]
+    table = ResultTable(EVIL)
+    table.add_questions(EVIL, EVIL, np.ones(3))
+    write_tables(to, "evil", [table])
+    rows: Args = ["--row", EVIL, "--row", EVIL]
     return {
         "evaluate lp": [
             ["--kb", house.split, "--graph", house.graph],
@@ -51,10 +62,25 @@ def evaluated(house: House, to: Path) -> dict[str, list[Args]]:
             ["--kb", house.kb, "--langs", EVIL],
         ],
         "evaluate labels": [["--kb", house.kb, "--langs", "fi", "--examples", 3]],
+        "evaluate proposals": [
+            ["--kb", house.kb, "--langs", EVIL, *into],
+            ["--kb", house.evil, "--langs", "fi", *into],
+        ],
+        "evaluate compare": [[to / "evil.parquet", *rows], [house.evil], [house.evil, house.evil]],
+        "evaluate merge": [[to / "evil.json", to / "evil.json"], [house.evil, house.evil]],
         "reproduce lp": [["--kb", house.evil, *into], ["--kb", house.kb, *into, "--rows", EVIL]],
         "reproduce xel": [["--kb", house.evil, *into]],
         "reproduce bli": [["--kb", house.kb, *into, "--dictionaries", house.evil]],
-        "reproduce probe": [["--kb", house.kb, *into, "--prompts", house.evil]],
+        "reproduce probe": [
+            ["--kb", house.kb, *into, "--prompts", house.evil],
+            ["--kb", house.kb, *into, "--mlama", house.evil, "--langs", EVIL],
+        ],
+        "reproduce figure": [
+            ["--kb", house.kb, *into, "--prompts", house.evil],
+            ["--kb", house.kb, *into, "--names", house.evil, "--queries", house.evil],
+            ["--kb", house.kb, *into, "--checkpoints", EVIL],
+        ],
+        "reproduce jmac": [["--kb", house.evil, *into], ["--kb", house.kb, *into, "--rows", EVIL]],
     }
 
 
@@ -114,6 +140,10 @@ def cases(house: House, to: Path) -> dict[str, list[Args]]:
             [house.proposals, "--marks", sheet],
             [house.evil, "--to", to / "other.tsv"],
         ],
+        "sample": [
+            [house.proposals, "--to", to / "sample", "--number", 3],
+            [house.evil, "--to", to / "other"],
+        ],
         "export": [
             *([house.proposals, "--format", f, "--to", to / f"x.{f}"] for f in ("tsv", "nt", "nq")),
             [house.proposals, "--format", "quickstatements", "--to", to / "q", "--reference", EVIL],
@@ -165,8 +195,7 @@ def test_any_value_of_an_option_is_used_or_refused_in_one_line(
         place = args.index(option)
         del args[place : place + 2]
     given = [f"{option}={value}"] if option.startswith("--") else [option, value]
-    # A value may be a path, such as `--to=nan`: not in the checkout.
-    attack(*command.split(), *args, *given, cwd=tmp_path)
+    attack(*command.split(), *args, *given)
 
 
 def test_an_unknown_option_or_command_is_one_line() -> None:
@@ -214,12 +243,62 @@ def test_every_error_note_table_and_log_line_shows_a_name(
 
 def test_warnings_of_a_command_are_not_obeyed() -> None:
     code = (
-        "import logging, sys; from prixlm.cli.terminal import log_to_stderr; log_to_stderr()\n"
+        "import logging, sys; from prixlm.untrusted import log_to_stderr; log_to_stderr()\n"
         f"logging.getLogger('prixlm.x').warning('%s is odd', {EVIL!r})\n"
     )
     ran = run_python(code)
     assert_harmless(Ran(ran.returncode, ran.stdout, ran.stderr))
     assert ran.stderr.startswith("prixlm: \\x1b]0;owned")
+
+
+def assert_workers_are_harmless(stderr: str, number: int) -> None:
+    """Assert that the workers' records are there, and that nothing in them is obeyed."""
+    assert_harmless(Ran(0, "", stderr))
+    assert stderr.count(r"\x1b]0;owned") == 2 * number, stderr
+
+
+def test_workers_of_an_import_log_without_obeying(capfd: pytest.CaptureFixture[str]) -> None:
+    """A worker is a process of its own, in which nobody had set a handler."""
+    from prixlm.importers.stage import _start_worker
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=_start_worker) as executor:
+        executor.submit(log_evil).result()
+    assert_workers_are_harmless(capfd.readouterr().err, 1)
+
+
+def test_workers_of_the_engine_log_without_obeying(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = ShardJob("log", [Shard("part-0.txt", 0, 1)], load_work)
+    with open_workspace(tmp_path / "w", {}) as workspace:
+        make_parts(job, workspace, EngineConfig(workers=2))
+    assert_workers_are_harmless(capfd.readouterr().err, 2)
+
+
+def test_workers_of_a_cluster_log_without_obeying() -> None:
+    code = (
+        "import sys, types\n"
+        "sys.modules['ray'] = types.SimpleNamespace(get=None)\n"
+        "from prixlm.engine.cluster import _Actor\n"
+        "from tests.hostile.workers import log_evil\n"
+        "_Actor({}, [None])\n"
+        "log_evil()\n"
+    )
+    ran = run_python(code, cwd=Path(__file__).parents[2])
+    assert ran.returncode == 0, ran.stderr
+    assert_workers_are_harmless(ran.stderr, 1)
+
+
+def test_a_thread_that_fails_is_not_obeyed() -> None:
+    code = (
+        "import threading; from prixlm.untrusted import log_to_stderr; log_to_stderr()\n"
+        f"def fail(): raise AssertionError({EVIL!r})\n"
+        "thread = threading.Thread(target=fail); thread.start(); thread.join()\n"
+    )
+    ran = run_python(code)
+    assert r"\x1b]0;owned" in ran.stderr
+    assert_harmless(Ran(0, ran.stdout, ran.stderr.replace("Traceback (most", "")))
 
 
 def test_a_failure_of_our_own_is_not_obeyed_either() -> None:

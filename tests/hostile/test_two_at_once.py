@@ -10,11 +10,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prixlm import PrixError
-from prixlm.files import locked, partial_folder, replacing
+from prixlm.files import alone, locked, partial_folder, replacing
 from prixlm.proposals.marks import Marks, NewMark
+from prixlm.reports.comparing import read_questions
+from prixlm.reports.tables import ResultTable, read_tables, write_tables
 from tests.helpers import Ran
 from tests.hostile.attacks import FULL, assert_harmless, attack, budget, commands
 from tests.hostile.conftest import GRAPH, MIRROR, House
@@ -50,6 +53,7 @@ def writers(house: House, to: Path) -> dict[str, tuple[list[object], Path]]:
             [house.proposals, "--format", "nq", "--to", to / "facts.nq"],
             to / "facts.nq",
         ),
+        "sample": ([house.proposals, "--to", to / "sample", "--number", 3], to / "sample"),
         "report": ([house.proposals, "--kb", house.kb, "--to", to / "page"], to / "page"),
         "evaluate lp": (
             ["--kb", house.split, "--langs", "en", "--to", to / "lp"],
@@ -72,10 +76,15 @@ READING = {
     "evaluate bli": "writes as evaluate lp",
     "evaluate probe": "writes as evaluate lp",
     "evaluate enrich": "writes as evaluate lp",
+    "evaluate proposals": "writes as enrich, and its table as evaluate lp",
+    "evaluate compare": "writes as evaluate lp",
+    "evaluate merge": "writes as evaluate lp",
     "reproduce lp": "holds the lock of its folder",
     "reproduce xel": "holds the lock of its folder",
     "reproduce bli": "holds the lock of its folder",
     "reproduce probe": "holds the lock of its folder",
+    "reproduce figure": "holds the lock of its folder",
+    "reproduce jmac": "holds the lock of its folder",
 }
 """Commands that are not tried here, and why."""
 QUICK = ["import", "split", "review", "export"]
@@ -249,3 +258,53 @@ def test_links_in_a_folder_of_others_are_not_written_through(tmp_path: Path) -> 
     with replacing(folder / "b.json") as temporary:
         temporary.write_text("new")
     assert precious.read_text() == "keep", "a rename replaces the link, not what it names"
+
+
+def test_the_files_of_a_result_are_of_one_run(tmp_path: Path) -> None:
+    """Of two `evaluate --to` at once, the JSON was that of one and the Markdown of the other."""
+
+    def table(row: str) -> list[ResultTable]:
+        made = ResultTable("accuracy")
+        made.add_questions(row, "fi", np.ones(3))
+        return [made]
+
+    for number in range(budget(60, 2000)):
+        to = tmp_path / str(number)
+        rows = ("first", "second")
+        writing = [
+            threading.Thread(target=write_tables, args=(to, "table", table(row))) for row in rows
+        ]
+        for thread in writing:
+            thread.start()
+        for thread in writing:
+            thread.join()
+        [written] = read_tables(to / "table.json")
+        [row] = written.rows
+        assert f"| {row} |" in (to / "table.md").read_text("utf-8")
+        assert [*read_questions(to / "table.parquet")["accuracy"]] == [row]
+        assert {path.name for path in to.iterdir()} == {"table.json", "table.md", "table.parquet"}
+
+
+def test_a_second_evaluation_says_that_the_folder_is_being_written(
+    house: House, tmp_path: Path
+) -> None:
+    asked = ["--kb", house.split, "--langs", "en", "--most", 1, "--without", "paths"]
+    to = tmp_path / "lp"
+    to.mkdir()
+    with alone(to / "table.json", wait=False):
+        ran = attack("evaluate", "lp", *asked, "--to", to, codes=(2,))
+    assert "another command is writing" in ran.stderr
+    attack("evaluate", "lp", *asked, "--to", to, codes=(0,))
+    assert not [*to.glob("*.lock")]
+
+
+def test_the_lock_of_a_result_is_removed(tmp_path: Path) -> None:
+    with (
+        alone(tmp_path / "table.json", wait=False),
+        pytest.raises(PrixError, match="another command is writing"),
+        alone(tmp_path / "table.json", wait=False),
+    ):
+        pass
+    with alone(tmp_path / "table.json", wait=False):  # free again, and nothing is left
+        pass
+    assert not [*tmp_path.iterdir()]

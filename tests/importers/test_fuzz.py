@@ -6,7 +6,6 @@ clean, and each row has the line that it came from. `make test-full` tries 100,0
 """
 
 import itertools
-import os
 import random
 import re
 import unicodedata
@@ -27,12 +26,12 @@ from prixlm.importers.rdf import parse_statements
 from prixlm.importers.stage import parse_chunk
 from prixlm.languages import normalise
 from prixlm.untrusted import printable
+from tests.helpers import FULL, budget, count_tried
 
-FULL = bool(os.environ.get("PRIXLM_TEST_FULL"))
-NUM_LINES = 100_000 if FULL else 10_000
+NUM_LINES = budget(10_000, 100_000)
 """How many mutated lines each format is given."""
 CHUNK_LINES = 5_000 if FULL else 2_000
-NUM_COMPARED = 20_000 if FULL else 5_000
+NUM_COMPARED = budget(5_000, 20_000)
 """How many lines our N-Triples reader and pyoxigraph are compared on."""
 LANGS = (None, ("en", "fi", "ja"))
 
@@ -276,6 +275,7 @@ def test_mutated_lines_never_break_the_parser(name: str, tmp_path: Path) -> None
         num_lines = chunk.data.count(b"\n")
         check_staged(parsed, chunk.line, num_lines)
         check_rows(case, parsed, num_lines)
+        count_tried(num_lines)
         num_staged += parsed.num_staged()
     assert num_staged > case.num_lines // 10  # the mutations leave something to import
 
@@ -291,6 +291,7 @@ def test_mutated_files_never_break_the_parser(name: str, tmp_path: Path) -> None
         sources = find_sources(case, folder, data)
         index = next(i for i, s in enumerate(sources) if s.path == folder / case.target)
         parser = chosen.parser(sources, index, LANGS[number % len(LANGS)])
+        count_tried(case.file_lines)
         read = 0
         for chunk in chosen.chunks(sources[index], index):
             parsed = parse_chunk(parser, chunk)

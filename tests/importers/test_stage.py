@@ -1,5 +1,6 @@
 """Staging: parts are parsed once, in threads or processes, and workers do not outlive an import."""
 
+import gzip
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from prixlm.files import open_workspace
 from prixlm.importers import stage, streams
 from prixlm.importers.format import NUM_SAMPLES, Account, Chunk, Parsed, Reject
 from prixlm.importers.plan import plan_import
+from prixlm.importers.run import _cut_parts
 from prixlm.importers.stage import (
     PartMaker,
     StagedTables,
@@ -140,17 +142,55 @@ def test_a_kb_parsed_by_an_engine_has_the_same_bytes(
     assert contents(kb.folder) == whole
 
 
-def test_a_maker_of_parts_makes_them_in_any_order(tmp_path: Path, small_parts: None) -> None:
-    dump = write_dump(tmp_path / "dump.nt")
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_maker_of_parts_makes_them_in_any_order(
+    tmp_path: Path, small_parts: None, suffix: str
+) -> None:
+    """A plain file is read from the first byte of a part; it begins with a byte order mark."""
+    plain = write_dump(tmp_path / "dump.nt")
+    dump = tmp_path / f"copy.nt{suffix}"
+    content = b"\xef\xbb\xbf" + plain.read_bytes()
+    dump.write_bytes(gzip.compress(content) if suffix else content)
     plan = plan_import([dump])
-    maker = PartMaker(plan.chunks, plan.parser)
-    for number in (0, 2, 1, 1, 3):
-        maker((0, number), tmp_path / f"{number}-{len(list(tmp_path.iterdir()))}")
+    read: list[object] = []
+
+    def chunks(index: int, start: stage.Start) -> Iterator[Chunk]:
+        for chunk in plan.chunks(index, start):
+            read.append(chunk)
+            yield chunk
+
+    maker = PartMaker(chunks, plan.parser, [dump])
+    parts = list(_cut_parts(plan.chunks(0)))
+    order = (0, 2, 1, 1, 3)
+    for number in order:
+        folder = tmp_path / f"{number}-{len(list(tmp_path.iterdir()))}"
+        maker((0, number, *parts[number]), folder)
+    assert (len(read) == len(order) * stage.PART_CHUNKS) == (suffix == "")
     found = {path.name[0]: contents(path) for path in tmp_path.iterdir() if path.is_dir()}
     with open_workspace(tmp_path / "work", {}) as work, parsing(0, False) as parse:
         list(stage_source(0, plan.parser(0), plan.chunks(0), work, parse))
     for number in range(4):
         assert found[str(number)] == contents(tmp_path / "work" / f"00000-00000{number}")
+
+
+def test_a_source_that_is_shorter_than_the_drivers_is_refused(
+    tmp_path: Path, small_parts: None
+) -> None:
+    """Its part would be empty, and its rows lost without a word."""
+    dump = write_dump(tmp_path / "dump.nt")
+    plan = plan_import([dump])
+    maker = PartMaker(plan.chunks, plan.parser, [dump])
+    with pytest.raises(PrixError, match=r"dump\.nt on .* ends 2 chunks before the driver's"):
+        maker((0, 90, 2, None), tmp_path / "part")
+
+
+def test_a_worker_with_another_dump_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = write_dump(tmp_path / "dump.nt")
+    monkeypatch.setattr(stage, "sketch", lambda _: "of the driver's disk")
+    with pytest.raises(PrixError, match=r"has another source 1 \(dump\.nt\) than the driver"):
+        import_kb([dump], tmp_path / "kb", engine=EngineConfig(workers=2))
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1 << 40])

@@ -2,6 +2,7 @@
 
 import bisect
 import bz2
+import dataclasses
 import functools
 import gzip
 import io
@@ -276,3 +277,24 @@ def test_a_truncated_dump_of_dbpedia_is_still_read_as_lines(suffix: str, tmp_pat
     kb = import_text(tmp_path, f"labels_lang=fi.ttl{suffix}", packed[: len(packed) * 2 // 3])
     assert kb.manifest.account["rejected"] == {"truncated or damaged archive": 1}
     assert rejects_of(kb)[0][2] == kb.num_entities + 1
+
+
+def test_reading_can_begin_at_any_chunk_of_a_plain_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a line that is too long, and with a byte order mark before the first one."""
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 300)
+    lengths = [RANDOM.choice((1, 20, 100, 299, 300, 301, 650, 1600, 2000)) for _ in range(200)]
+    path = tmp_path / "a.nt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(b"x" * length + b"\n" for length in lengths))
+    source = Source(path, "a", limits=Limits(line=1500))
+    found = list(line_chunks(source, 0))
+    assert sum(bool(chunk.broken) for chunk in found) > 10
+    for position, chunk in enumerate(found):
+        assert chunk.start is not None
+        later = dataclasses.replace(source, start=(chunk.start, chunk.line))
+        again = list(line_chunks(later, 0))
+        assert [dataclasses.replace(c, done=0) for c in again] == [
+            dataclasses.replace(c, done=0) for c in found[position:]
+        ]
+    assert {chunk.start for chunk in line_chunks(Source(pack(tmp_path / "b.gz"), "b"), 0)} == {None}

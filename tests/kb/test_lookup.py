@@ -2,13 +2,18 @@
 
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers.models import WordLevel
 
 from prixlm import KB, import_kb
+from prixlm.kb import lookup
 from prixlm.kb.lookup import build_lookup
+from prixlm.lm import token_cache
 
 AWKWARD = ("z", "Ω", "ﬀ", "😀", "é", "zz", "a")
 """Keys whose order by bytes differs from other orders."""
@@ -149,3 +154,40 @@ def test_a_lookup_that_lacks_a_file_is_built_again(toy: KB, size: int | None) ->
     else:
         os.truncate(column, size)
     assert len(build_lookup(toy).concept) == toy.num_entities
+
+
+@pytest.mark.parametrize("cache", ["lookup", "tokens"])
+def test_workers_that_find_no_cache_build_it_once(
+    toy_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    """The one that is late waits, and opens what the other has built."""
+    kb = import_kb(toy_files, tmp_path / "kb")
+    built, both = [], threading.Barrier(3)
+    module, name = {
+        "lookup": (lookup, "_write_texts"),
+        "tokens": (token_cache, "_write_tokens"),
+    }[cache]
+    write = getattr(module, name)
+
+    def slowly(*args: object) -> None:
+        built.append(cache)
+        time.sleep(0.3)
+        write(*args)
+
+    def build() -> None:
+        both.wait()
+        if cache == "lookup":
+            build_lookup(KB(kb.folder))
+        else:
+            tokenizer = token_cache.Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+            token_cache.build_tokens(KB(kb.folder), tokenizer)
+        built.append("opened")
+
+    monkeypatch.setattr(module, name, slowly)
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert built == [cache, "opened", "opened", "opened"]
+    assert not list(kb.folder.rglob("*.partial"))

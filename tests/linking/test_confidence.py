@@ -44,3 +44,24 @@ def test_confidence_is_calibrated_and_never_higher_for_a_further_candidate() -> 
     best = share.reshape(num, k).argmax(axis=1)
     assert (table <= table[np.arange(num), best][:, None] + 1e-12).all()
     assert not len(confidence.probability(np.zeros(0), np.zeros(0, int)))
+
+
+class Fixed:
+    """A calibration that knows each share already."""
+
+    def __init__(self, add: float) -> None:
+        self.add = add
+
+    def predict(self, share: np.ndarray) -> np.ndarray:
+        return np.minimum(1.0, share + self.add)
+
+
+def test_candidates_have_a_probability_of_one_at_most_together() -> None:
+    confidence = Confidence([], (Fixed(0.2), Fixed(0.1)))
+    share = np.array([0.5, 0.3, 0.1, 0.2, 0.1, 0.5, 0.5, 0.2])
+    left = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    probability = confidence.probability(share, left)
+    assert probability[0] == 0.7, "the first keeps its own"
+    assert probability[1:3] == pytest.approx([0.2, 0.1]), "the others share what is left"
+    assert probability[3:5] == pytest.approx([0.4, 0.2]), "nothing is taken where there is room"
+    assert probability[5:] == pytest.approx([0.5, 0.5, 0]), "two first ones"

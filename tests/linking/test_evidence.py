@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rapidfuzz import fuzz
 
 from prixlm.linking.evidence import FEATURES, KINDS, SCORES, Evidence, TextEvidence, gap_to_others
-from prixlm.linking.grams import Pairs
+from prixlm.linking.grams import Pairs, keep_rarest
 from prixlm.linking.graph import Facts, Neighbourhoods
 from prixlm.linking.names import Names, NameSide
 
@@ -35,10 +35,79 @@ def test_a_candidate_answers_with_its_best_name() -> None:
         ), (a, b)
 
 
+def test_an_alias_of_ours_is_asked_with_too() -> None:
+    eye = np.eye(4, dtype=np.float32)
+    ours = NameSide(Names(["Constantinople", "Istanbul", "Lygos"], np.array([0, 0, 1]), eye[:3]))
+    theirs = NameSide(Names(["Stambul", "Istanbul", "Lygos"], np.array([0, 0, 1]), eye[[3, 1, 2]]))
+    for without in ((), ("spelling", "romanised"), ("encoder",)):
+        texts = TextEvidence(ours, theirs, without=without)
+        pairs = Evidence(texts).pairs(np.arange(2), np.ones(2, bool))
+        found = list(zip(pairs.left.tolist(), pairs.right.tolist(), strict=True))
+        assert len(set(found)) == len(found), "one row for each pair of entities"
+        row = found.index((0, 0))
+        assert pairs.name[row] == 1, without
+        if not without:
+            assert pairs.column("exact")[row] == pairs.column("encoder")[row] == 1
+    assert Evidence(texts).pairs(np.array([1]), np.ones(2, bool)).left.tolist() == [1]
+
+
 def test_what_is_not_allowed_or_not_asked_is_no_candidate() -> None:
     allowed = np.array([False, True, True, True, True])
     pairs = Evidence(TextEvidence(OURS, THEIRS)).pairs(np.array([0, 1]), allowed)
     assert set(pairs.left.tolist()) <= {0, 1} and 0 not in pairs.right
+
+
+def make_namesakes() -> tuple[NameSide, NameSide]:
+    """Both sides have 60 namesakes of three kinds, and 30 names of their own."""
+    generator = np.random.default_rng(0)
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    own = ["".join(generator.choice(syllables, 3)) for _ in range(30)]
+    ours = [*["Saint Mary", "Springfield", "Naples"] * 20, *own]
+    theirs = [*["Saint Mary", "Springfield", "Naples"] * 20, *(f"{name}i" for name in own)]
+    eye = np.eye(90, dtype=np.float32)
+    near = np.roll(eye, 1, axis=0) * 0.6 + eye * 0.8
+    return (
+        NameSide(Names(ours, np.arange(90), eye)),
+        NameSide(Names(theirs, np.arange(90), near)),
+    )
+
+
+@pytest.mark.parametrize("kind", ["spelling", "romanised", "encoder", "words"])
+def test_the_places_go_to_those_that_may_answer(kind: str) -> None:
+    ours, theirs = make_namesakes()
+    without = tuple({"spelling", "romanised", "encoder", "words"} - {kind})
+    texts = TextEvidence(ours, theirs, without=without, per_source=3)
+    links = (np.arange(30, 90), np.arange(30, 90))
+    evidence = Evidence(texts, links)
+    # Of the namesakes only the last may answer: 57 others stood before each of them.
+    allowed = np.ones(90, bool)
+    allowed[:57] = False
+    asked = np.arange(0, 90, 2)
+    left, name = evidence.candidates(asked, allowed)
+    for scores in slow_scores(evidence, kind):  # (ours, names) each
+        for entity in asked.tolist():
+            best = np.sort(scores[entity, allowed])[::-1][:3]
+            best = best[best > 1e-6]
+            found = scores[entity, name[left == entity]]
+            # Equal scores leave the choice free, so scores are compared.
+            assert np.sort(found)[::-1][: len(best)] == pytest.approx(best, abs=1e-5), entity
+    assert allowed[name].all()
+
+
+def slow_scores(evidence: Evidence, kind: str) -> list[np.ndarray]:
+    """Return what each search of a kind compares all names by: (ours, names) each."""
+    texts = evidence.texts
+    if kind == "encoder":
+        assert texts.vectors is not None
+        return [texts.vectors[0] @ texts.vectors[1].T]
+    if kind == "words":
+        assert evidence.chunks is not None and evidence.maps is not None
+        chunks, theirs = evidence.chunks
+        return [(chunks @ theirs.T).toarray(), evidence.maps[0] @ evidence.maps[1].T]
+    is_spelled = kind == "spelling"
+    index = texts.theirs.spelled_index if is_spelled else texts.theirs.read_index
+    rarest = keep_rarest(texts.spelled if is_spelled else texts.read, index.idf, 16)
+    return [(rarest @ index.vectors.T).toarray()]
 
 
 def test_evidence_that_is_absent_is_nan_and_brings_no_candidates() -> None:

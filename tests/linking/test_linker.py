@@ -150,6 +150,17 @@ def test_odd_names_find_their_like_and_change_nothing_else(
     assert abs(rates[0] - rates[1]) < 0.03
 
 
+def test_names_of_one_sign_that_share_no_ngram_are_linked() -> None:
+    signs = [chr(0x12000 + number) for number in range(120)]  # cuneiform: nobody romanises it
+    concept = np.concatenate([np.arange(120), np.arange(80), 200 + np.arange(40)])
+    sides = Names(signs, np.arange(120)), Names(signs, np.arange(120))
+    problem = LinkProblem(*sides, (np.arange(120), 120 + np.arange(120)), concept)
+    linked = link_sides(problem, LinkerConfig(folds=2, rounds=1))
+    rows = linked.best()
+    assert linked.pairs.left[rows].tolist() == linked.pairs.right[rows].tolist()
+    assert len(rows) == 40 and np.isfinite(linked.confidence).all()
+
+
 def test_ten_thousand_entities_of_one_name_stay_within_bounds(
     problem: LinkProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,11 +8,13 @@ import scipy.sparse as sp
 
 from prixlm import KB, EngineConfig, EntityEncoder, PrixError, import_kb
 from prixlm.entities.linker import link_file
+from prixlm.entities.matching_fit import Asked
 from prixlm.linking import grams
 from prixlm.linking import mentions as module
 from prixlm.linking.grams import Pairs, nearest
 from prixlm.linking.mentions import MentionLinker, default_probability
 from prixlm.metrics import reliability
+from prixlm.romanise import has_dictionary
 from tests.helpers import make_linked_kb
 
 
@@ -43,6 +45,98 @@ def test_the_concept_answers_in_the_language_that_is_asked_for(linker: MentionLi
     english = linker.kb.entity_range("en")
     [[best, *_]] = linker.link([finnish], lang="en")
     assert best.entity in english and [a.rank for a in answers] == [1, 2, 3][: len(answers)]
+
+
+def import_labels(folder: Path, labels: list[tuple[str, str, str]]) -> KB:
+    """Import entities by key, name and language; the languages of a key are one concept."""
+    label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+    lines = [f'<http://x/{key}> {label} "{name}"@{lang} .' for key, name, lang in labels]
+    keys = sorted({key for key, _, _ in labels})
+    lines += [f"<http://x/{key}> <http://x/r> <http://x/{keys[0]}> ." for key in keys[1:]]
+    folder.mkdir(exist_ok=True)
+    (folder / "facts.nt").write_text("\n".join(lines) + "\n", "utf-8")
+    return import_kb([folder / "facts.nt"], folder / "kb", format="rdf")
+
+
+def test_namesakes_in_other_languages_take_no_place(tmp_path: Path, bases: dict[str, Path]) -> None:
+    french = [(f"f{n}", "Springfield", "fr") for n in range(60)]
+    english = [("e", "Springfield", "en"), *((f"o{n}", f"Other {n}", "en") for n in range(20))]
+    kb = import_labels(tmp_path, french + english)
+    for encoder in (None, EntityEncoder.load(bases["xlmr"])):
+        linker = MentionLinker(kb, encoder=encoder)
+        [answers] = linker.link(["Springfield"], lang="en")
+        assert answers[0].name == "Springfield" and answers[0].entity in kb.entity_range("en")
+
+
+def test_a_name_in_many_languages_takes_one_place(tmp_path: Path) -> None:
+    langs = ["en", "fr", "es", "de", "it", "pt", "nl", "sv", "pl", "cs", "da", "ro"]
+    cities = [(f"c{n}", "Paris", lang) for n in range(2) for lang in langs]
+    others = [("m", "Paris (mythology)", "en"), *((f"o{n}", f"Other {n}", "en") for n in range(9))]
+    linker = MentionLinker(import_labels(tmp_path, cities + others))
+    assert linker.texts.count("Paris") == 2, "one for each concept"
+    [answers] = linker.link(["Paris"])
+    assert [answer.name for answer in answers] == ["Paris", "Paris", "Paris (mythology)"]
+
+
+def test_more_answers_are_found_than_the_usual_places(tmp_path: Path) -> None:
+    linker = MentionLinker(import_labels(tmp_path, [(f"c{n}", "Paris", "en") for n in range(30)]))
+    [answers] = linker.link(["Paris"], k=25)
+    assert len({answer.entity for answer in answers}) == 25
+
+
+def test_a_name_that_one_language_loses_stays_if_another_has_it(tmp_path: Path) -> None:
+    names = [("a", "Oslo", "en"), ("a", "Oslo", "fr"), ("b", "Bergen", "en"), ("b", "Берген", "ru")]
+    linker = MentionLinker(import_labels(tmp_path, names))
+    rows = [linker.texts.index(name) for name in ("Oslo", "Bergen")]
+    asked = [
+        Asked(int(linker.entity[row]), linker.texts[row], 0, linker.texts[row], True, False)
+        for row in rows
+    ]
+    assert linker._is_kept(asked, np.arange(2), np.array(rows)).tolist() == [True, False]
+
+
+@pytest.mark.skipif(not has_dictionary(), reason="needs the extra [ja]")
+def test_kanji_are_read_in_the_language_of_the_mention(tmp_path: Path) -> None:
+    kb = import_labels(
+        tmp_path, [("t", "Tōkyō", "en"), ("d", "Dongjing", "en"), ("o", "Oslo", "en")]
+    )
+    firsts = []
+    for source in ("ja", "zh", None):
+        linker = MentionLinker(kb, source=source)
+        [[best, *_]] = linker.link(["東京"])
+        firsts.append(best.name)
+    assert firsts == ["Tōkyō", "Dongjing", "Dongjing"]
+    assert linker.identity() != MentionLinker(kb, source="ja").identity()
+    load = MentionLinker(kb, source="ja").recipe()
+    assert load is not None and load().link(["東京"])[0][0].name == "Tōkyō"
+    with pytest.raises(PrixError, match="unknown language"):
+        MentionLinker(kb, source="qqqq")
+
+
+def test_the_confidence_is_fitted_once_for_a_kb(
+    linker: MentionLinker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mentions = [name[:-2] + name[-1] for name in linker.texts[:50]]
+    expected = linker.candidates(mentions)
+    [kept] = (linker.kb.folder / "linking").glob("*.skops")
+    content, fit = kept.read_bytes(), MentionLinker._fit
+
+    def fails(self: MentionLinker, seed: int) -> None:
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(MentionLinker, "_fit", fails)
+    found = MentionLinker(linker.kb).candidates(mentions)
+    assert np.array_equal(found.row, expected.row)
+    assert np.array_equal(found.confidence, expected.confidence), "to the last bit"
+    with pytest.raises(AssertionError, match="fitted again"):
+        MentionLinker(linker.kb, seed=1)
+    monkeypatch.setattr(module, "VERSION", 0)
+    with pytest.raises(AssertionError, match="fitted again"):
+        MentionLinker(linker.kb)
+    monkeypatch.undo()
+    kept.write_bytes(content[:1000])
+    assert MentionLinker._fit is fit and MentionLinker(linker.kb).confidence is not None
+    assert kept.read_bytes() == content, "a damaged one is replaced by the same"
 
 
 def test_workers_link_with_the_confidence_that_was_fitted_once(

@@ -29,7 +29,8 @@ def make_encoder(base: str, tokenizers: dict[str, Tokenizer], langs: list[str]) 
 
 
 def batch_encoder(encoder: FactEncoder, kb: KB) -> BatchEncoder:
-    return BatchEncoder(encoder, kb, build_tokens(kb, encoder.tokenizer, reading=encoder.reading))
+    cache = build_tokens(kb, encoder.tokenizer, reading=encoder.reading, space=encoder.space)
+    return BatchEncoder(encoder, kb, cache)
 
 
 def all_facts(kb: KB) -> Facts:

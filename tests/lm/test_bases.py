@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -189,9 +190,10 @@ def test_pickled_weights_are_refused_with_the_remedy(
 
 def run_remedy(message: str) -> None:
     """Run the Python that an error names."""
-    code = re.findall(r"`python -c \"(.+?)\"`", message)
-    assert len(code) == 1, message
-    ran = run_python(code[0])
+    [command] = re.findall(r"`(python -c [^`]+)`", message)
+    *words, code = shlex.split(command)
+    assert words == ["python", "-c"], message
+    ran = run_python(code)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -232,3 +234,21 @@ def test_a_base_is_known_by_its_content(bases: dict[str, Path], tmp_path: Path) 
     weights[EMBEDDINGS][5, 5] += 1
     save_file(weights, copy / WEIGHTS)
     assert base_fingerprint(copy) != base_fingerprint(bases["xlmr"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_processes_share_the_weights_of_a_folder(
+    model: PrixLM, shared_toy: KB, tmp_path: Path
+) -> None:
+    """Weights are mapped from their file: many workers, and their driver, hold them once."""
+    model.save(tmp_path / "model")
+    loaded = PrixLM.load(tmp_path / "model")
+    ranges = [
+        tuple(int(end, 16) for end in line.split()[0].split("-"))
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if line.endswith(str(tmp_path / "model" / WEIGHTS))
+    ]
+    matrices = {name: p for name, p in loaded.named_parameters() if p.dim() > 1}
+    assert matrices  # the bias of a head may be a copy, which transformers ties anew
+    for name, parameter in matrices.items():
+        assert any(start <= parameter.data_ptr() < end for start, end in ranges), name

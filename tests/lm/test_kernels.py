@@ -105,6 +105,24 @@ def test_the_loss_is_torchs_cross_entropy(has_bias: bool) -> None:
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-3)
 
 
+def test_flat_logits_of_a_large_vocabulary_have_finite_gradients_in_float16() -> None:
+    """The numerators of 70,000 equal shares add up to 70,000, and float16 ends at 65,504."""
+    torch.manual_seed(0)
+    states = torch.randn(5, 8, requires_grad=True)
+    weight = (0.01 * torch.randn(70_000, 8)).requires_grad_()
+    bias = torch.zeros(70_000, requires_grad=True)
+    target = torch.randint(70_000, (5,))
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = kernels.linear_cross_entropy(states, weight, bias, target)
+    loss.backward()
+    ours = [part.grad for part in (states, weight, bias)]
+    states.grad = weight.grad = bias.grad = None
+    logits = torch.nn.functional.linear(states, weight, bias)
+    torch.nn.functional.cross_entropy(logits, target, reduction="sum").backward()
+    for got, part in zip(ours, (states, weight, bias), strict=True):
+        torch.testing.assert_close(got, part.grad, rtol=2e-2, atol=1e-4)
+
+
 def test_rows_of_a_frozen_weight_are_trained_through_their_parameter() -> None:
     torch.manual_seed(0)
     states = torch.randn(600, 8, requires_grad=True)

@@ -15,8 +15,9 @@ from prixlm import KB, PrixError
 from prixlm.lm.encoding import Batch
 from prixlm.lm.lineage import Lineage
 from prixlm.lm.model import PrixLM, Settings, attention_mask
+from prixlm.lm.token_cache import encode_names
 from prixlm.types import Array
-from tests.lm.helpers import batch_encoder, num_after, paper_batch, some_facts
+from tests.lm.helpers import batch_encoder, encode_one, num_after, paper_batch, some_facts
 
 
 @torch.no_grad()
@@ -200,3 +201,38 @@ def test_a_folder_says_how_its_model_reads_names(
     path.write_text(path.read_text().replace('"romanised"', '"runes"'))
     with pytest.raises(PrixError, match="reading runes: expected script"):
         PrixLM.load(tmp_path / "old")
+
+
+def test_a_decoder_can_read_names_as_words_of_a_sentence(
+    kind: str, families: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    """What it has read about Paris, it has read about the piece ` Paris`."""
+    langs = shared_toy.languages
+    plain = PrixLM.from_base(families[kind], langs)
+    model = PrixLM.from_base(families[kind], langs, spaced=True)
+    is_decoder = kind in ("gemma", "qwen", "llama")
+    assert model.settings.space == model.settings.as_dict().get("space", False) == is_decoder
+    [spaced] = encode_names(model.encoder.tokenizer, [" Paris"])
+    if is_decoder:
+        assert model.encoder.tokenise(["Paris", ""]) == [spaced, []]
+        fact = model.encoder.encode("Paris", "country", "France")
+        assert fact[len(model.encoder.start) + 1 :][: len(spaced)] == spaced
+        assert fact != plain.encoder.encode("Paris", "country", "France")
+    else:
+        assert model.encoder.tokenise(["Paris"]) == plain.encoder.tokenise(["Paris"])
+    # The names of a KB are cached as they are read, and facts are encoded alike one by one.
+    facts = some_facts(shared_toy, 12)
+    for one in (model, plain):
+        batch = batch_encoder(one.encoder, shared_toy).encode(facts)
+        for row in range(len(facts)):
+            ids = encode_one(one.encoder, shared_toy, facts, row)
+            length = len(ids) - num_after(one)
+            assert batch.ids[row, : batch.length[row]].tolist() == ids[:length]
+    # A folder says how its model reads, also when it is a base itself.
+    for one, name in ((model, "spaced"), (plain, "plain")):
+        one.save(tmp_path / name)
+        again = PrixLM.load(tmp_path / name)
+        further = PrixLM.from_base(tmp_path / name, langs, spaced=True)
+        for other in (again, further):
+            assert other.settings.space == one.settings.space
+            assert other.encoder.tokenise(["Paris"]) == one.encoder.tokenise(["Paris"])

@@ -102,6 +102,21 @@ def test_names_are_merged_as_before(
         assert [small.decode(ids) for ids in encode_names(small, names)] == names
 
 
+@pytest.mark.parametrize("kind", ["gemma", "llama"])
+def test_names_and_texts_are_merged_as_before_after_a_space(
+    kind: str, merging_tokenizers: dict[str, Tokenizer], small_kb: KB
+) -> None:
+    """As a probe or a reader asks for them: `Paris` and ` Paris` are different pieces."""
+    tokenizer = merging_tokenizers[kind]
+    kept = pieces_to_keep(small_kb, tokenizer, texts=["It is <mask>.\tHelsinki"], num_words=0)
+    small = trim_tokenizer(tokenizer, kept)
+    texts = [" France", " Paris", " capital", " Helsinki"]
+    before, after = encode_names(tokenizer, texts), encode_names(small, texts)
+    assert [kept[row].tolist() for row in after] == before
+    fewer = pieces_to_keep(small_kb, tokenizer, num_words=0, spaced=False)
+    assert len(fewer) < len(kept)
+
+
 def test_a_kept_piece_keeps_every_merge_on_its_way(
     merging_tokenizers: dict[str, Tokenizer],
 ) -> None:

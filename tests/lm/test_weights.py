@@ -49,6 +49,31 @@ def test_large_weights_are_numbers(tmp_path: Path) -> None:
     assert set(read_weights(tmp_path / WEIGHTS)) == {"a", "n"}
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.full((4, 4), float("nan"), dtype=torch.complex64),
+        torch.zeros((4, 4), dtype=torch.complex64),
+        torch.zeros((4, 4), dtype=torch.float8_e4m3fn),
+        torch.zeros((4, 4), dtype=torch.int8),
+    ],
+    ids=lambda values: str(values.dtype),
+)
+def test_weights_of_kinds_that_are_not_read_are_refused(tmp_path: Path, values: Any) -> None:
+    save_file({"a": values}, tmp_path / WEIGHTS)
+    with pytest.raises(PrixError, match=r"a is \w+, expected float32, float16"):
+        read_weights(tmp_path / WEIGHTS)
+
+
+def test_numbers_that_float32_does_not_hold_are_refused(tmp_path: Path) -> None:
+    """Weights are used as float32, where 1e300 is infinite."""
+    save_file({"a": torch.full((2,), 1e300, dtype=torch.float64)}, tmp_path / WEIGHTS)
+    with pytest.raises(PrixError, match="a has values that are not finite numbers"):
+        read_weights(tmp_path / WEIGHTS)
+    save_file({"a": torch.full((2,), 1e30, dtype=torch.float64)}, tmp_path / WEIGHTS)
+    assert set(read_weights(tmp_path / WEIGHTS)) == {"a"}
+
+
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
 def test_weights_that_are_cut_are_refused(base: Path, share: float) -> None:
     data = (base / WEIGHTS).read_bytes()

@@ -441,7 +441,7 @@ def test_a_refused_export_leaves_nothing_behind(folder: Path, tmp_path: Path) ->
         export(folder, out, ExportConfig(format="nt", lang="sv"))
     whole = (folder / "proposals.parquet").read_bytes()
     (folder / "proposals.parquet").write_bytes(whole[:-20])
-    with pytest.raises(PrixError, match=r"cannot be read .* run `prixlm enrich` again"):
+    with pytest.raises(PrixError, match=r"cannot be read .* Run `prixlm enrich` again"):
         export(folder, out, ExportConfig(format="nt"))
     assert [path.name for path in tmp_path.iterdir()] == ["proposals"]
 

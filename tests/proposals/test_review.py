@@ -156,7 +156,7 @@ def test_a_damaged_folder_is_neither_written_as_a_sheet_nor_marked(
     whole = (folder / "proposals.parquet").read_bytes()
     (folder / "proposals.parquet").write_bytes(whole[:-20])
     for work in (write_review, read_review):
-        with pytest.raises(PrixError, match=r"cannot be read .* run `prixlm enrich` again"):
+        with pytest.raises(PrixError, match=r"cannot be read .* Run `prixlm enrich` again"):
             work(folder, tmp_path / "r.tsv")
     assert [path.name for path in tmp_path.iterdir()] == ["proposals"]
 

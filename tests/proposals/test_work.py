@@ -37,7 +37,7 @@ def test_a_damaged_state_is_refused(values: dict[str, object], tmp_path: Path) -
 
 
 def test_folders_that_were_made_and_given_are_found(tmp_path: Path) -> None:
-    proposed = {"given": {"model": "m", "encoder": "e"}}
+    proposed = {"given": {"model": "m", "encoder": "e", "reader": "r"}}
     write(tmp_path, kb="everything", split="kb", made=["graph", "graph-all"], proposed=proposed)
     assert work_folders(tmp_path) == {
         "kb": tmp_path / "everything",
@@ -45,4 +45,5 @@ def test_folders_that_were_made_and_given_are_found(tmp_path: Path) -> None:
         "graph": tmp_path / "graph-all",
         "model": tmp_path / "m",
         "encoder": tmp_path / "e",
+        "reader": tmp_path / "r",
     }

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prixlm import KB, PrixError
+from prixlm import KB
 from prixlm.decoding.completer import Completer
 from prixlm.metrics import BEYOND
 from prixlm.rankers import base
 from prixlm.rankers import complex as complex_
 from prixlm.rankers.base import (
-    PerLanguage,
     Queries,
     Ranker,
     drop_filtered,
@@ -160,7 +159,7 @@ def test_scores_of_given_objects_are_those_of_the_lists(
     num_nodes = int(nordic.concepts().max()) + 1
     graph = GraphRanker(nordic, ComplEx(num_nodes, nordic.num_relations, 4, nordic.num_entities))
     model = ModelRanker(nordic_completer, batch=2)
-    rankers: list[Ranker] = [model, RelatedPairs(nordic), graph, PerLanguage("each", {"en": model})]
+    rankers: list[Ranker] = [model, RelatedPairs(nordic), graph]
     for ranker in rankers:
         ranked = ranker.best(facts.queries, 100)
         mixed = np.random.default_rng(0).permutation(len(ranked.entity))
@@ -168,15 +167,12 @@ def test_scores_of_given_objects_are_those_of_the_lists(
         scores = ranker.scores(facts.queries, owner, entity)
         np.testing.assert_allclose(scores, ranked.score[mixed], rtol=1e-4, atol=1e-4)
         assert len(ranker.scores(facts.queries, owner[:0], entity[:0])) == 0
-    with pytest.raises(PrixError, match="each was asked in fi; it has en"):
-        rankers[-1].best(read_facts(nordic, "fi", "train").queries, 1)
 
 
 def test_a_ranker_states_how_deep_its_ranks_are_exact(nordic: KB, nordic_completer: Any) -> None:
     beam = ModelRanker(nordic_completer, search="beam")
     exact = ModelRanker(nordic_completer)
     assert (beam.max_rank, exact.max_rank, RelatedPairs(nordic).max_rank) == (10, BEYOND, BEYOND)
-    assert PerLanguage("both", {"en": exact, "fi": beam}).max_rank == 10
 
 
 def test_asking_once_agrees_with_asking_for_lists_and_scores_apart(
@@ -187,10 +183,7 @@ def test_asking_once_agrees_with_asking_for_lists_and_scores_apart(
     graph = GraphRanker(nordic, ComplEx(num_nodes, nordic.num_relations, 4, nordic.num_entities))
     beam = ModelRanker(nordic_completer, batch=2, search="beam")
     exact = ModelRanker(nordic_completer, batch=2)
-    rankers: list[Ranker] = [
-        *(beam, exact, RelatedPairs(nordic), graph),
-        PerLanguage("each", {"en": beam}),
-    ]
+    rankers: list[Ranker] = [beam, exact, RelatedPairs(nordic), graph]
     # Every entity for every query, in the order of the queries; half of them are given.
     entities = np.array(nordic.entity_range("en"))
     owner = np.repeat(np.arange(len(queries)), len(entities))

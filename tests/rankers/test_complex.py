@@ -12,11 +12,14 @@ from safetensors.torch import load_file, save_file
 from prixlm import KB, PrixError, import_kb
 from prixlm.rankers.base import Queries
 from prixlm.rankers.complex import (
+    SCORES,
     ComplEx,
     GraphBatch,
     GraphConfig,
     GraphRanker,
     GraphTask,
+    RotatE,
+    TransE,
     estimate_graph,
     load_graph,
     train_graph,
@@ -82,6 +85,67 @@ def test_the_relation_is_a_second_target() -> None:
     extra = torch.nn.functional.cross_entropy(by_relation, relation, reduction="sum")
     plain = model.loss(BATCH, NODES, 0.5)
     torch.testing.assert_close(model.loss(BATCH, NODES, 0.5, 0.3), plain + 0.3 * extra)
+
+
+@pytest.mark.parametrize("kind", [TransE, RotatE])
+def test_a_distance_has_the_order_and_the_loss_of_its_square(kind: type[ComplEx]) -> None:
+    model = kind(7, 2, 3, num_entities=9, seed=1)
+    with torch.no_grad():
+        model.node.mul_(1000)
+        model.bias.copy_(torch.arange(9) / 4)
+    subject, relation, position = (torch.tensor(x) for x in ([0, 3], [1, 2], [4, 1]))
+    e, r = (torch.complex(*torch.chunk(p, 2, dim=1)) for p in (model.node, model.relation))
+    moved = e[subject] + r[relation] if kind is TransE else e[subject] * torch.sgn(r[relation])
+    distance = (moved[:, None] - e[NODES][None]).abs().pow(2).sum(2)
+    expected = model.bias[2:7] - distance
+    scores = model.scores(subject, relation, NODES, range(2, 7))
+    # Equal but for a number that all candidates of a query share, so the softmax is the same.
+    gap = scores - expected
+    torch.testing.assert_close(gap, gap[:, :1].expand_as(gap))
+    loss = torch.nn.functional.cross_entropy(expected, position, reduction="sum")
+    torch.testing.assert_close(model.loss(BATCH, NODES), loss)
+    used = model.regularised(subject, relation, NODES[position])
+    assert len(used) == (3 if kind is TransE else 2), "a rotation has no length"
+
+
+@pytest.mark.parametrize("score", ["transe", "rotate"])
+def test_other_scores_learn_and_are_loaded_as_what_they_are(
+    shared_toy: KB, tmp_path: Path, score: str
+) -> None:
+    config = dataclasses.replace(SMALL, score=score, regulariser=0.0)
+    model = train_graph(shared_toy, tmp_path / score, config)
+    again = load_graph(tmp_path / score, shared_toy)
+    assert type(again) is type(model) is SCORES[score]
+    [paris] = shared_toy.find("パリ", "ja")
+    queries = make_query(shared_toy, "ja", "フランス", "capital")
+    assert GraphRanker(shared_toy, again).best(queries, 1).entity.tolist() == [paris.id]
+    settings = json.loads((tmp_path / score / "graph.json").read_text("utf-8"))
+    settings["score"] = "nonsense"
+    (tmp_path / score / "graph.json").write_text(json.dumps(settings), "utf-8")
+    with pytest.raises(PrixError, match="is not a graph embedding: it has an unknown score"):
+        load_graph(tmp_path / score, shared_toy)
+
+
+def test_a_run_can_be_trained_on_one_language_alone(noisy: KB, tmp_path: Path) -> None:
+    config = dataclasses.replace(SHORT, langs=("fi",))
+    task = GraphTask(noisy, config)
+    assert task.triples.shape[1] == 2 * noisy.num_triples("fi", "train")
+    assert set(noisy.language_of(task.triples[0])) == {noisy.languages.index("fi")}
+    train_graph(noisy, tmp_path / "fi", config)
+    settings = json.loads((tmp_path / "fi" / "graph.json").read_text("utf-8"))
+    assert settings["langs"] == ["fi"] and list(settings["trained"]["triples"]) == ["fi"]
+    with pytest.raises(PrixError, match=r"has no te; it has en"):
+        GraphTask(noisy, dataclasses.replace(SHORT, langs=("te",)))
+
+
+def test_settings_of_older_versions_have_the_same_fingerprint() -> None:
+    assert not {"score", "langs"} & set(GraphConfig().as_dict())
+    others = [GraphConfig(score="transe"), GraphConfig(langs=("el",))]
+    assert len({config.fingerprint() for config in (GraphConfig(), *others)}) == 3
+    with pytest.raises(PrixError, match="--score nonsense: expected complex, transe, rotate"):
+        GraphConfig(score="nonsense")
+    with pytest.raises(PrixError, match=r"relations 0.1: expected 0 with score rotate"):
+        GraphConfig(score="rotate", relations=0.1)
 
 
 def facts_of(batches: list[GraphBatch]) -> list[tuple[int, ...]]:

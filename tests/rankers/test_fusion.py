@@ -10,6 +10,7 @@ from prixlm import KB, PrixError, import_kb
 from prixlm.metrics import figures
 from prixlm.rankers import fusion as fusion_module
 from prixlm.rankers.base import Ranker
+from prixlm.rankers.calibrated import CalibratedTrees
 from prixlm.rankers.features import CONTEXT
 from prixlm.rankers.fusion import (
     Examples,
@@ -55,7 +56,7 @@ def test_confidences_are_those_of_version_0_1(noisy: KB) -> None:
     """Its features were positional columns; with named arrays the same models must be fitted."""
     keys = ("pairs", "lookup", "paths", "similar")
     rankers = [UNTRAINED[key](noisy, ("train",)) for key in keys]
-    fusion = Fusion.fit(noisy, rankers, SMALL)
+    fusion = Fusion.fit(noisy, rankers, dataclasses.replace(SMALL, l2=0.0))  # it had no penalty
     facts = read_facts(noisy, "en")
     ranked = fusion.best(facts.queries, 3)
     confidence = fusion.confidence(ranked.score[ranked.offset[:-1]])
@@ -109,6 +110,16 @@ def test_it_is_saved_without_pickle_and_only_for_its_rankers(
         Fusion.load(chain, fusion.rankers, tmp_path)
 
 
+def test_trees_of_other_features_are_refused(chain: KB, fusion: Fusion, tmp_path: Path) -> None:
+    fusion.save(tmp_path)
+    features = np.random.default_rng(0).normal(size=(200, 2))
+    grow = np.arange(200) < 100
+    other = CalibratedTrees.fit(features, features[:, 0] > 0, grow=grow, calibrate=~grow)
+    other.save(tmp_path / "fusion.skops")
+    with pytest.raises(PrixError, match=r"reads 2 features, expected \d+\. Fit it again"):
+        Fusion.load(chain, fusion.rankers, tmp_path)
+
+
 def test_a_fusion_over_rankers_that_know_more_keeps_what_was_fitted(noisy: KB) -> None:
     def rankers(*splits: str) -> list[Ranker]:
         return [UNTRAINED[key](noisy, splits) for key in ("pairs", "lookup")]
@@ -141,6 +152,12 @@ def test_too_few_valid_facts_are_an_error(tmp_path: Path) -> None:
         FusionConfig(parts=1)
     with pytest.raises(PrixError, match="leaves 2 or more"):
         FusionConfig(leaves=1)
+    with pytest.raises(PrixError, match="l2 is 0 or more"):
+        FusionConfig(l2=-1.0)
+
+
+def test_the_trees_of_a_fusion_have_an_l2_penalty() -> None:
+    assert FusionConfig().trees.l2 == 1.0 and FusionConfig(l2=0.5).trees.l2 == 0.5
 
 
 def test_languages_with_few_valid_facts_are_fitted_on_all(

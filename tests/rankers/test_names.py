@@ -113,7 +113,7 @@ def test_names_are_compared_by_the_n_grams_of_their_words(kb: KB) -> None:
 
 def test_n_grams_that_many_names_have_are_left_out(kb: KB, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_MIN_NAMES", 1)
-    rare = names._count_grams(kb)
+    rare = names._count_grams(kb, descriptions=False)
     assert np.bincount(rare.indices).max() == 1
     assert rare.nnz < read_grams(kb).nnz
 
@@ -183,11 +183,13 @@ def test_new_objects_are_entities_without_facts_that_are_named_like_objects(kb: 
 
 
 def test_of_very_many_new_objects_those_of_most_languages_are_kept(
-    kb: KB, monkeypatch: pytest.MonkeyPatch
+    kb: KB, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queries = read_facts(kb, "en", filtered=()).queries
     most = NewObjects(kb).scored(queries)
     monkeypatch.setattr(names, "_MAX_NEW", 2)
+    NewObjects(kb)
+    assert "only the 2 that most languages name are answers" in caplog.text
     fewer = NewObjects(kb).scored(queries)
     assert 0 < len(set(fewer[1].tolist())) <= 2 < len(set(most[1].tolist()))
 
@@ -312,3 +314,48 @@ def test_the_best_of_equal_pairs_is_kept() -> None:
     assert kept == [[0, 1], [3, 6], [4.0, 3.0]]
     kept = [part.tolist() for part in keep_best(owner, target, score, 2)]
     assert kept == [[0, 0, 1, 1], [3, 7, 6, 5], [4.0, 4.0, 3.0, 1.0]]
+
+
+def import_rivers(folder: Path, *, described: bool) -> KB:
+    """Import rivers of odd names, whose descriptions tell the country; two have no facts."""
+    folder.mkdir()
+    schema, lines = "http://www.w3.org/2000/01/rdf-schema#", []
+    odd = ["bax", "cef", "dig", "hok", "jul", "mav", "nep", "qiz", "rof", "suy", "tew", "vob"]
+    odd += ["xad", "zel"]
+    for key in ("river", "Suomi", "Eesti"):
+        lines.append(f'<http://x/{key}> <{schema}label> "{key}"@en .')
+    for number, name in enumerate(odd):
+        place, land = (("Lapland", "Suomi"), ("Livonia", "Eesti"), ("Lapland", "Suomi"))[number % 3]
+        lines.append(f'<http://x/{name}> <{schema}label> "{name}"@en .')
+        if described:
+            lines.append(f'<http://x/{name}> <{schema}comment> "river of {place}"@en .')
+        lines.append(f"<http://x/{name}> <http://x/kind> <http://x/river> .")
+        if number < 12:
+            lines.append(f"<http://x/{name}> <http://x/country> <http://x/{land}> .")
+    (folder / "f.nt").write_text("\n".join(lines) + "\n", "utf-8")
+    return import_kb([folder / "f.nt"], folder / "kb", format="rdf")
+
+
+def test_a_telling_description_answers_for_an_entity_of_an_odd_name(tmp_path: Path) -> None:
+    found = []
+    for described in (False, True):
+        kb = import_rivers(tmp_path / str(described), described=described)
+        assert kb.has_descriptions == described
+        [livonian] = kb.find("zel")
+        wanted, usual = (kb.find(name)[0] for name in ("Eesti", "Suomi"))
+        country = kb.relation_keys().index("http://x/country")
+        asked = np.array([livonian.id]), np.array([country])
+        queries = Queries("en", *asked, np.zeros(2, np.int64), np.zeros(0, np.int64))
+        _, entity, score = SimilarNames(kb).scored(queries)
+        scores = dict(zip(entity.tolist(), score.tolist(), strict=True))
+        found.append(scores[wanted.id] > scores[usual.id])
+    assert found == [False, True]
+    assert read_grams(kb) is not read_grams(kb, descriptions=True)
+
+
+def test_blocks_of_queries_get_the_same_votes(kb: KB, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = read_facts(kb, "en", filtered=()).queries
+    whole = SimilarNames(kb).scored(facts)
+    monkeypatch.setattr(names, "_BLOCK", 1)
+    parts = SimilarNames(kb).scored(facts)
+    assert all(np.allclose(a, b) for a, b in zip(whole, parts, strict=True))

@@ -1,6 +1,7 @@
 """Baselines through PyKEEN: trained on train facts alone, and ranked as PyKEEN ranks them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,35 @@ def test_only_train_facts_are_learnt(noisy: KB) -> None:
     assert num_nodes == 40 and len(merged) > len(triples)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_the_recipe_of_openke_trains_and_is_loaded(noisy: KB, model: str, tmp_path: Path) -> None:
+    recipe = BaselineConfig.openke(model)
+    assert recipe.epochs == {"TransE": 1000, "ComplEx": 2000, "RotatE": 6000}[model]
+    assert recipe.num_batches == (None if model == "RotatE" else 100)
+    # All but its size: the optimizer, the loss, the sampler and the number of batches.
+    config = replace(recipe, dim=8, epochs=2, negatives=4)
+    train_baseline(noisy, tmp_path / "run", config, "en")
+    ranker = load_baseline(noisy, tmp_path / "run")
+    facts = read_facts(noisy, "en")
+    assert np.isfinite(ranker.ranks(facts.queries, facts.objects)).all()
+    scorer: Any = ranker.model
+    lengths = scorer.model.relation_representations[0]().abs().pow(2).sum(-1)
+    assert torch.allclose(lengths, torch.ones_like(lengths)) == (model == "TransE")
+
+
+def test_a_grid_has_the_tuned_settings() -> None:
+    for model in MODELS:
+        grid = BaselineConfig.grid(model)
+        assert BaselineConfig.tuned(model) in grid and len(grid) == 8
+    for wrong, message in (
+        ({"num_batches": 0}, "num_batches 0: expected 1 or more"),
+        ({"optimizer": "lion"}, "optimizer lion: expected adam, sgd, adagrad"),
+        ({"sampler": "best"}, "sampler best: expected basic or bernoulli"),
+    ):
+        with pytest.raises(PrixError, match=message):
+            BaselineConfig(model="TransE", **wrong)  # type: ignore[arg-type]
+
+
 def test_tuned_settings_are_those_of_the_model() -> None:
     assert BaselineConfig.tuned("RotatE").epochs == 90 > BaselineConfig.default("RotatE").epochs
     with pytest.raises(PrixError, match="baseline DistMult: expected TransE, ComplEx, RotatE"):
@@ -131,3 +161,23 @@ def test_a_wrong_folder_kb_or_language_is_refused(
     ranker = load_baseline(noisy, folder)
     with pytest.raises(PrixError, match="TransE, en was asked in fi; it knows en only"):
         ranker.best(read_facts(noisy, "fi").queries, 1)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("inverse", [False, True])
+def test_scores_are_computed_on_the_device_of_the_model(
+    noisy: KB, trained: Train, model: str, inverse: bool
+) -> None:
+    """The meta device computes shapes and refuses tensors of any other, as a GPU does."""
+    ranker = load_baseline(noisy, trained(model, inverse), "meta")
+    numbers = torch.arange(3)
+    scores = ranker.model.scores(numbers, numbers % 2, torch.arange(5), range(5))
+    assert scores.device.type == "meta" and scores.shape == (3, 5)
+
+
+def test_a_device_that_is_not_there_is_refused(noisy: KB, tmp_path: Path) -> None:
+    config = BaselineConfig(model="TransE", dim=4, epochs=1)
+    for device in ("cuda:7", "nonsense"):
+        with pytest.raises(PrixError, match=f"device {device} cannot be used here: "):
+            train_baseline(noisy, tmp_path / "b", config, "en", device=device)
+    assert not (tmp_path / "b").exists()

@@ -12,6 +12,7 @@ from prixlm.kb.unsplit import unsplit_kb
 from prixlm.metrics import BEYOND
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.links import WhereUnstated
 from prixlm.rankers.lm import ModelRanker
 from prixlm.rankers.suite import FUSED, LINKS, RULES, UNTRAINED, load_suite, make_suite
 
@@ -106,3 +107,9 @@ def test_a_reader_takes_part_as_the_last_ranker(nordic: KB, families: dict[str, 
     assert suite.reader is not None and suite.rankers[-1].name == "reader"
     assert suite.identity and suite.identity != load_suite(nordic).identity
     assert suite.reading(nordic, ("train", "test")).reader is suite.reader
+
+
+def test_known_objects_are_looked_for_by_name_only_where_no_language_states_one(nordic: KB) -> None:
+    rules = make_suite(nordic).rules
+    restricted = {key for key, ranker in rules.items() if isinstance(ranker, WhereUnstated)}
+    assert restricted == {"similar-names", "shared-names"}, "objects without facts: everywhere"

@@ -1,5 +1,6 @@
 """What the terminal shows, and that names cannot change it."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from prixlm import KB, Answer, Entity, Query
+from prixlm.metrics import Interval
 from prixlm.reports.console import (
     language_name,
     print_account,
@@ -82,6 +84,18 @@ def test_names_are_told_by_how_they_came_about() -> None:
     assert "Labels: 2 taken over, 3 written." in text
     assert "7 entities have no proposal because fewer languages name them" in text
     assert "written for 50 of 90 entities without one; --written takes more." in text
+    why = "most names are taken over."
+    (text,) = proposal_sentences(
+        manifest(labels={"yo": {**figures, "sources": [], "why_none_written": why}})
+    )
+    assert text.endswith("No names were written: most names are taken over.")
+
+
+def test_a_language_without_links_tells_why() -> None:
+    links = {"yo": {"links": 0, "why": "it is the pivot; pass another --pivot."}}
+    (text,) = proposal_sentences(manifest(links=links))
+    assert text.startswith("Proposed no facts or links for Yoruba.")
+    assert text.endswith("No links: it is the pivot; pass another --pivot.")
 
 
 def test_facts_labels_and_links_are_counted_by_language() -> None:
@@ -193,6 +207,15 @@ def test_result_tables_fit_a_terminal_of_80_columns() -> None:
     text = screen.export_text()
     assert "[b]Hits@1 (%)" in text and "a | $x$ [b]" in text and "[i]a note" in text
     assert text.count("12.3") == 9 and all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_the_widest_interval_of_each_column_is_below_the_rows(screen: Console) -> None:
+    table = ResultTable("accuracy")
+    table.add("x", "fi", 0.5, 100, Interval(0.4, 0.6))
+    table.add("y", "fi", 0.5, 100, Interval(0.45, 0.56))
+    print_tables(screen, [table])
+    text = screen.export_text()
+    assert re.search(r"± at most +10\.0", text)
 
 
 def test_a_sparkline_shows_a_curve_in_one_line() -> None:

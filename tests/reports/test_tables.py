@@ -1,11 +1,16 @@
 """Result tables: titles, numbers, means, and files that can be read again."""
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from prixlm import PrixError
+from prixlm.files import write_atomically
+from prixlm.metrics import Interval, bootstrap_mean
 from prixlm.reports.tables import (
     ResultTable,
     name_rows,
@@ -17,6 +22,17 @@ from prixlm.reports.tables import (
 )
 
 NAN = float("nan")
+
+
+@pytest.fixture
+def asked() -> ResultTable:
+    """Two methods asked the same questions in two languages."""
+    generator = np.random.default_rng(0)
+    table = ResultTable("accuracy")
+    for method, share in (("x", 0.4), ("y", 0.6)):
+        table.add_questions(method, "fi", generator.random(100) < share)
+        table.add_questions(method, "en", generator.random(400) < share)
+    return table
 
 
 @pytest.fixture
@@ -146,3 +162,63 @@ def test_rows_are_named_by_the_shortest_end_that_is_unique() -> None:
     assert name_rows([]) == {}
     with pytest.raises(PrixError, match="is given twice"):
         name_rows([a, a])
+
+
+def test_tables_that_were_killed_between_their_files_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ResultTable("Hits@1")
+
+    def dying(path: Path, text: str) -> None:
+        if any(tmp_path.iterdir()):
+            raise KeyboardInterrupt
+        write_atomically(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prixlm.reports.tables.write_atomically", dying)
+        with pytest.raises(KeyboardInterrupt):
+            write_tables(tmp_path, "g", [table])
+    write_tables(tmp_path, "g", [table])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g.json", "g.md"]
+
+
+def test_questions_give_a_mean_a_number_and_an_interval(asked: ResultTable) -> None:
+    cell = asked.rows["x"]["fi"]
+    values = asked.questions["x", "fi"]
+    assert cell.value == pytest.approx(values.mean()) and cell.number == 100
+    assert cell.interval == bootstrap_mean(values)
+    half = 100 * asked.half_width("x", "fi")
+    assert 8 < half < 11, "a share of 0.4 of 100 questions"
+    assert asked.cells("x")[0] == f"{100 * cell.value:.1f}"
+    assert asked.cells("x", intervals=True)[0] == f"{100 * cell.value:.1f} ± {half:.1f}"
+    empty = ResultTable("accuracy")
+    empty.add_questions("x", "fi", np.zeros(0))
+    assert not empty.has_intervals() and empty.cells("x", intervals=True) == ["–"]
+
+
+def test_the_interval_of_a_mean_is_wider_where_columns_ask_the_same(asked: ResultTable) -> None:
+    halves = [asked.half_width("x", column) for column in ("fi", "en")]
+    assert asked.half_width("x", "mean") == pytest.approx(math.hypot(*halves) / 2)
+    same = ResultTable("accuracy", rows=asked.rows, parallel=True)
+    assert same.half_width("x", "mean") == pytest.approx(sum(halves) / 2)
+    widest = max(asked.half_width(row, "fi") for row in asked.rows)
+    assert asked.widest()[0] == f"{100 * widest:.1f}" and len(asked.widest()) == 3
+
+
+def test_intervals_and_questions_are_written_and_read(asked: ResultTable, tmp_path: Path) -> None:
+    write_tables(tmp_path, "t", [asked])
+    [again] = read_tables(tmp_path / "t.json")
+    assert again.rows == asked.rows and isinstance(again.rows["x"]["fi"].interval, Interval)
+    ends = json.loads((tmp_path / "t.json").read_text("utf-8"))[0]["intervals"]["x"]["fi"]
+    assert ends == list(asked.rows["x"]["fi"].interval or ())
+    text = (tmp_path / "t.md").read_text("utf-8")
+    assert " ± " in text and "±: half of the 95 % interval" in text
+    written = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    assert [(row["row"], row["column"], len(row["values"])) for row in written] == [
+        ("x", "fi", 100),
+        ("x", "en", 400),
+        ("y", "fi", 100),
+        ("y", "en", 400),
+    ]
+    write_tables(tmp_path, "t", [again])
+    assert not (tmp_path / "t.parquet").exists(), "a table without questions has no file of them"

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from urllib.parse import quote
 
@@ -18,6 +17,7 @@ from prixlm.service import api
 from prixlm.service.api import reviewer_of
 from prixlm.service.app import create_app
 from prixlm.service.workbench import Workbench
+from tests.helpers import budget
 from tests.service import served
 
 HOME = "http://127.0.0.1"
@@ -138,7 +138,7 @@ def test_mentions_are_linked_in_one_request_up_to_a_limit(client: TestClient) ->
     assert client.post("/api/link", json=too_many).status_code == 422
 
 
-NUM_EXAMPLES = 60 if os.environ.get("PRIXLM_TEST_FULL") else 6
+NUM_EXAMPLES = budget(6, 60)
 
 
 def test_schemathesis_finds_no_answer_outside_the_description(bench: Workbench) -> None:

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +17,12 @@ from prixlm.training.checkpoints import (
     checkpoint_folder,
     checkpoint_steps,
     drop_checkpoints,
+    flatten_moments,
+    parse_point,
     read_state,
     save_checkpoint,
     saving,
+    steps_to_keep,
     training_seconds,
 )
 from prixlm.training.pretrain import PretrainConfig, pretrain
@@ -28,14 +32,16 @@ from tests.training.helpers import losses, run_processes
 def save(run: Path, step: int, folder_hook: object = None) -> None:
     """A checkpoint of one weight."""
     layer = torch.nn.Linear(1, 1)
-    state = {"step": step, "fingerprint": {"config": "a"}, "seconds": 2.5}
+    state: dict[str, Any] = {"step": step, "fingerprint": {"config": "a"}, "seconds": 2.5}
+    state |= {"best": None, "num_worse": 0}
 
-    def save_model(model: torch.nn.Module, folder: Path) -> None:
+    def save_model(folder: Path) -> None:
         if callable(folder_hook):
             folder_hook(folder)
         (folder / "model.safetensors").write_bytes(b"weights")
 
-    save_checkpoint(run, state, layer, torch.optim.Adam(layer.parameters()), save_model)
+    moments = flatten_moments(torch.optim.Adam(layer.parameters()), layer)
+    save_checkpoint(run, state, moments, save_model)
 
 
 def test_checkpoints_are_listed_read_and_dropped(tmp_path: Path) -> None:
@@ -140,3 +146,32 @@ def test_other_errors_of_safetensors_are_passed_on(tmp_path: Path) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
     with pytest.raises(SafetensorError, match="header"), saving(tmp_path / "x"):
         raise SafetensorError("invalid header")
+
+
+def test_a_point_of_a_run_is_a_share_or_a_step() -> None:
+    texts = ["0", "0.75", "1", "20k", "150K", "1.5k", "0.5k", "20_000", " 3 "]
+    expected = [0.0, 0.75, 1.0, 20_000.0, 150_000.0, 1500.0, 500.0, 20_000.0, 3.0]
+    assert list(map(parse_point, texts)) == expected
+    for wrong in ("", "k", "-1", "1.5", "nan", "inf", "20m", "1e3", "half"):
+        with pytest.raises(PrixError, match=r"expected a share of the run \(0.75\), or a step"):
+            parse_point(wrong)
+
+
+def test_the_papers_steps_are_kept_beside_shares_and_not_beyond_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    points = (0.0, 20_000.0, 150_000.0, 1.0)
+    assert steps_to_keep(points, 947_000) == {0, 20_000, 150_000, 947_000}
+    assert not caplog.messages
+    assert steps_to_keep(points, 30_000) == {0, 20_000, 30_000}
+    assert caplog.messages == ["no checkpoint at 150000: the run ends at step 30000"]
+    assert steps_to_keep((), 7) == {7}, "the last one is always kept"
+
+
+def test_a_run_keeps_a_checkpoint_at_a_step(
+    shared_toy: KB, tiny: PretrainConfig, tmp_path: Path
+) -> None:
+    training = dataclasses.replace(tiny.training, checkpoints=(0.0, 3.0, 0.5))
+    pretrain(shared_toy, tmp_path / "run", dataclasses.replace(tiny, training=training))
+    steps = checkpoint_steps(tmp_path / "run")
+    assert steps[:2] == [0, 3] and steps[2] == round(steps[-1] / 2) and len(steps) == 4

@@ -57,6 +57,34 @@ def test_an_estimate_of_single_counts_no_links(shared_toy: KB, tiny: PretrainCon
     assert estimate.triples == 3, "two are stated in Japanese, one is carried from English"
 
 
+def test_the_memory_of_gpu_and_host_are_told_apart(
+    shared_toy: KB, tiny: PretrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    found = estimate_pretrain(shared_toy, tiny)
+    assert found.host == pytest.approx(found.memory, rel=0.05), "on a CPU they are the same"
+    assert "GiB for each process, up to twice that" in found.as_text()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    text = dataclasses.replace(found, memory=3 << 30, host=7 << 30).as_text()
+    assert "Memory: 3.0 GiB on the GPU and 7.0 GiB on the host, for each process." in text
+
+
+def test_a_dry_run_of_a_divided_model_tells_the_memory_of_each_process(
+    shared_toy: KB, tiny: PretrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.training.estimate.peak_memory", lambda: 8 << 30)
+    whole = estimate_pretrain(shared_toy, tiny)
+    assert whole.divided == 0 and "--shard" not in whole.as_text()
+    config = dataclasses.replace(tiny, shard=True)
+    alone = estimate_pretrain(shared_toy, config)
+    assert alone.memory == whole.memory and alone.divided == 16 * alone.parameters
+    assert "The memory is that of one process. --shard divides" in alone.as_text()
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    each = estimate_pretrain(shared_toy, config)
+    assert whole.memory - 0.75 * each.divided < each.memory < whole.memory
+    assert "calculated for each of 4 processes" in each.as_text()
+
+
 def test_a_language_that_the_kb_lacks_is_refused(shared_toy: KB, tiny: PretrainConfig) -> None:
     config = dataclasses.replace(tiny, supply=SupplyConfig(langs=("sw",)))
     with pytest.raises(PrixError, match="has no sw; it has"):
@@ -82,7 +110,7 @@ def test_a_dry_run_measures_in_the_precision_of_the_run(
         with torch.autocast(device, enabled=False):
             return real(self, batch)
 
-    monkeypatch.setattr("prixlm.training.loop._cpu_has_bf16", lambda: True)
+    monkeypatch.setattr("prixlm.training.loop._cpu_multiplies", lambda _: True)
     monkeypatch.setattr(PrixLM, "loss", loss)
     training = dataclasses.replace(tiny.training, precision=precision)
     estimate_pretrain(shared_toy, dataclasses.replace(tiny, training=training))

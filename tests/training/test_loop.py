@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import os
 import signal
 import threading
@@ -19,7 +20,14 @@ from prixlm.lm.compact import make_compact
 from prixlm.lm.model import PrixLM
 from prixlm.reports.plots import read_metrics
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, drop_checkpoints
-from prixlm.training.loop import Step, TrainingConfig, choose_precision, learning_rate, train
+from prixlm.training.loop import (
+    Step,
+    TrainingConfig,
+    autocast,
+    choose_precision,
+    learning_rate,
+    train,
+)
 from prixlm.training.pretrain import PretrainConfig, PretrainTask, pretrain
 from tests.training.helpers import TINY, losses, run_processes, same_weights, two_processes
 
@@ -232,10 +240,10 @@ def test_bf16_is_refused_where_it_does_not_work(monkeypatch: pytest.MonkeyPatch)
     if torch.cuda.is_available():
         pytest.skip("a GPU decides otherwise")
     assert choose_precision("auto") == "no" and choose_precision("no") == "no"
-    monkeypatch.setattr("prixlm.training.loop._cpu_has_bf16", lambda: False)
+    monkeypatch.setattr("prixlm.training.loop._cpu_multiplies", lambda _: False)
     with pytest.raises(PrixError, match="this machine does not support bf16"):
         choose_precision("bf16")
-    monkeypatch.setattr("prixlm.training.loop._cpu_has_bf16", lambda: True)
+    monkeypatch.setattr("prixlm.training.loop._cpu_multiplies", lambda _: True)
     assert choose_precision("bf16") == "bf16"
 
 
@@ -260,11 +268,86 @@ def test_bf16_learns_as_float32_does(shared_toy: KB, tmp_path: Path) -> None:
     assert PrixLM.load(run).backbone.dtype == torch.float32
 
 
+def test_fp16_is_used_only_where_it_is_asked_for_and_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("prixlm.training.loop._cpu_multiplies", lambda _: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(PrixError, match="this machine does not support fp16"):
+        choose_precision("fp16")
+    # A card without bf16, such as the paper's RTX 8000.
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
+    assert [choose_precision(name) for name in ("auto", "no", "fp16")] == ["no", "no", "fp16"]
+    with pytest.raises(PrixError, match="does not support bf16: pass --precision fp16"):
+        choose_precision("bf16")
+    half = autocast(torch.device("cpu"), "fp16")
+    assert half.fast_dtype == torch.float16 and not autocast(torch.device("cpu"), "no")._enabled
+
+
+class Overflowing(OneLayer):
+    """A task whose second loss is so steep that its scaled gradient is not finite."""
+
+    num_steps = 4
+
+    def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
+        for step in range(first, self.num_steps):
+            size = 1e36 if step == 1 else 1.0
+            yield Step([torch.full((2, 4), size)], 1.0, 2)
+
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):  # the overflow is of the scale, not of fp16
+            value: torch.Tensor = model(batch).mean()
+        return value
+
+
+def test_an_update_whose_scaled_gradient_overflows_is_left_out_and_the_scale_halved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.training.loop._cpu_multiplies", lambda _: True)
+    points = (0.0, 0.25, 0.5, 0.75, 1.0)
+    config = TrainingConfig(precision="fp16", checkpoints=points, lr=0.1, warmup=0.0, log_every=1)
+    run = tmp_path / "run"
+    torch.manual_seed(0)
+    train(torch.nn.Linear(4, 3), Overflowing(), config, run)
+    weights, scales = [], []
+    for step in checkpoint_steps(run):
+        folder = checkpoint_folder(run, step)
+        weights.append(load_file(folder / "model.safetensors")["weight"])
+        scales.append(json.loads((folder / "state.json").read_text())["scaler"]["scale"])
+    assert scales == [2.0**16, 2.0**16, 2.0**15, 2.0**15, 2.0**15]
+    changed = [not torch.equal(a, b) for a, b in itertools.pairwise(weights)]
+    assert changed == [True, False, True, True]
+    # Stopped after the second update: the scale is that of the checkpoint.
+    drop_checkpoints(run, {0, 1, 2})
+    torch.manual_seed(0)
+    train(torch.nn.Linear(4, 3), Overflowing(), config, run)
+    last = checkpoint_folder(run, 4)
+    assert torch.equal(load_file(last / "model.safetensors")["weight"], weights[-1])
+    assert json.loads((last / "state.json").read_text())["scaler"]["scale"] == 2.0**15
+
+
+def test_fp16_learns_as_float32_does(
+    shared_toy: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.training.loop._cpu_multiplies", lambda _: True)
+    make_compact(shared_toy, dataclasses.replace(TINY.compact, dropout=0.0)).save(tmp_path / "base")
+    config = dataclasses.replace(TINY, base=str(tmp_path / "base"))
+    training = dataclasses.replace(TINY.training, precision="fp16")
+    pretrain(shared_toy, tmp_path / "fp16", dataclasses.replace(config, training=training))
+    pretrain(shared_toy, tmp_path / "float32", config)
+    mixed, plain = losses(tmp_path / "fp16"), losses(tmp_path / "float32")
+    assert mixed != plain
+    assert mixed[1] == pytest.approx(plain[1], rel=0.01)
+    assert mixed[max(mixed)] == pytest.approx(plain[max(plain)], rel=0.1)
+    assert PrixLM.load(tmp_path / "fp16").backbone.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"precision": "fp8"}, "expected auto, no or bf16"),
-        ({"checkpoints": (2.0,)}, "expected shares of the run, from 0 to 1"),
+        ({"precision": "fp8"}, "expected auto, no, bf16 or fp16"),
+        ({"checkpoints": (1.5,)}, "expected shares of the run, from 0 to 1, or steps"),
         ({"optimizer": "sgd"}, "expected adam or adagrad"),
         ({"schedule": "cosine"}, "expected linear or constant"),
         ({"lr": 0.0}, "expected lr and clip above 0"),

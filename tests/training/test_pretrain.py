@@ -1,11 +1,14 @@
 """Pretraining as users run it: bases, several processes, configurations, and bad input."""
 
 import dataclasses
+import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +17,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from prixlm import KB, PrixError, import_kb
 from prixlm.config import read_config, to_toml
+from prixlm.decoding.completer import Completer, SearchConfig
+from prixlm.decoding.free import FreeWriter
+from prixlm.lm import token_cache
 from prixlm.lm.backbones import BACKBONES
 from prixlm.lm.bases import load_base
 from prixlm.lm.compact import make_compact
@@ -21,8 +27,9 @@ from prixlm.lm.model import PrixLM
 from prixlm.lm.trim import pieces_to_keep
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, drop_checkpoints
 from prixlm.training.loop import TrainingConfig
-from prixlm.training.pretrain import PretrainConfig, PretrainTask, pretrain
+from prixlm.training.pretrain import PretrainConfig, PretrainTask, make_model, pretrain
 from prixlm.training.sampler import SupplyConfig
+from prixlm.types import Query
 from tests.conftest import FAMILIES
 from tests.lm.helpers import all_facts, batch_encoder
 from tests.training.helpers import TINY, losses, run_processes, same_weights, two_processes
@@ -90,6 +97,54 @@ def test_a_run_with_lora_resumes_exactly_and_ends_as_a_plain_checkpoint(
     assert "lora" not in " ".join(load_file(half / "model.safetensors"))
     with pytest.raises(PrixError, match="different config"):
         pretrain(shared_toy, tmp_path / "run", dataclasses.replace(config, lora_rank=2))
+
+
+def test_a_run_on_a_decoder_reads_names_after_a_space_from_its_start_to_its_answers(
+    families: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(TINY, base=str(families["gemma"]))
+    pretrain(shared_toy, tmp_path / "run", config)
+    assert json.loads((tmp_path / "run" / "prixlm.json").read_text("utf-8"))["space"] is True
+    completer = Completer(tmp_path / "run", shared_toy)
+    model = completer.model
+    exact = SearchConfig(search="exact")
+    answers = completer.complete("France", "capital", lang="en", config=exact)
+    prefix = model.encoder.encode("France", "capital", None)
+    for answer in answers:
+        name = model.encoder.tokenizer.encode(f" {answer.name}", add_special_tokens=False).ids
+        ids = [*prefix, *name, model.end_of_name]
+        lengths = torch.tensor([len(prefix)]), torch.tensor([len(ids)])
+        with torch.no_grad():
+            logs = model.log_probabilities(model.hidden(torch.tensor([ids]), *lengths))[0]
+        score = sum(logs[at - 1, ids[at]].item() for at in range(len(prefix), len(ids)))
+        assert answer.score == pytest.approx(score, abs=1e-4)
+    [written] = FreeWriter(completer).write([Query("en", "Finland", to="fi")])
+    assert written and all(name == name.strip() for name, _ in written)
+
+
+@pytest.mark.parametrize("adapt", ["full", "lora"])
+def test_a_run_of_a_version_without_the_space_resumes_as_it_began(
+    adapt: str,
+    families: dict[str, Path],
+    shared_toy: KB,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = dataclasses.replace(
+        TINY, base=str(families["gemma"]), adapt=adapt, lora_rank=4, trim=True
+    )
+    with monkeypatch.context() as older:
+        few = partial(pieces_to_keep, num_words=0, spaced=False)
+        older.setattr("prixlm.training.pretrain.pieces_to_keep", few)
+        older.setattr("prixlm.lm.model.word_space", lambda _: "")
+        whole = pretrain(shared_toy, tmp_path / "run", config)
+    assert not whole.settings.space
+    shutil.copytree(tmp_path / "run", tmp_path / "stopped")
+    steps = checkpoint_steps(tmp_path / "stopped")
+    drop_checkpoints(tmp_path / "stopped", steps[: len(steps) // 2 + 1])
+    resumed = pretrain(shared_toy, tmp_path / "stopped", config)
+    assert not resumed.settings.space and same_weights(whole, resumed)
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "run")
 
 
 def test_recomputing_layers_changes_nothing(
@@ -175,6 +230,29 @@ def test_two_processes_share_one_compact_tokenizer(shared_toy: KB, tmp_path: Pat
     lineage = PrixLM.load(tmp_path / "two").settings.lineage
     assert lineage.variant == "All" and lineage.base == "compact"
     assert not list((tmp_path / "two" / "checkpoints").glob("start*"))
+
+
+def prepare_slowly(kb: str, run: str, config: PretrainConfig) -> None:
+    """Tokenise slowly, and note who did it."""
+    real = token_cache._write_tokens
+
+    def write(*args: Any) -> None:
+        assert not torch.distributed.is_initialized(), "the group starts after the tokens"
+        with Path(f"{run}-tokenised").open("a") as file:
+            file.write(os.environ["RANK"])
+        time.sleep(1)
+        real(*args)
+
+    token_cache._write_tokens = write
+    pretrain(KB(kb), run, config)
+    assert torch.distributed.is_initialized()
+    os._exit(0)  # without gloo's threads, which would wait for each other
+
+
+def test_one_process_tokenises_before_the_process_group_starts(toy: KB, tmp_path: Path) -> None:
+    launch_two(toy, tmp_path / "two", dataclasses.replace(TINY, epochs=1), prepare_slowly)
+    assert (tmp_path / "two-tokenised").read_text() in ("0", "1")
+    assert (tmp_path / "two" / "model.safetensors").is_file()
 
 
 def test_a_run_that_is_killed_before_its_first_checkpoint_keeps_its_tokenizer(
@@ -332,11 +410,28 @@ def test_facts_longer_than_the_model_are_refused(shared_toy: KB, tiny: PretrainC
         PretrainTask(shared_toy, PrixLM.load(tiny.base), config)
 
 
+def test_a_run_of_a_few_steps_ends_with_its_schedule(
+    shared_toy: KB, tiny: PretrainConfig, tmp_path: Path
+) -> None:
+    config = dataclasses.replace(tiny, steps=3)
+    pretrain(shared_toy, tmp_path / "short", config)
+    lines = (tmp_path / "short" / "metrics.jsonl").read_text("utf-8").splitlines()
+    rates = [row["lr"] for row in map(json.loads, lines) if "lr" in row]
+    assert checkpoint_steps(tmp_path / "short")[-1] == 3
+    assert rates and rates[-1] < config.training.lr / 2  # decayed over these steps
+    # More steps than the epochs have change nothing.
+    task = PretrainTask(shared_toy, make_model(shared_toy, tiny), tiny)
+    many = dataclasses.replace(tiny, steps=10**9)
+    assert PretrainTask(shared_toy, make_model(shared_toy, many), many).num_steps == task.num_steps
+
+
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PrixError, match="unknown preset big: expected paper, compact, demo"):
         PretrainConfig.preset("big")
     with pytest.raises(PrixError, match=r"epochs 0, .*: expected 1 or more"):
         PretrainConfig(epochs=0)
+    with pytest.raises(PrixError, match="steps 0: expected 1 or more"):
+        PretrainConfig(steps=0)
     with pytest.raises(PrixError, match="--keep requires --trim"):
         PretrainConfig(keep="words.txt")
     with pytest.raises(PrixError, match="leave out --trim"):

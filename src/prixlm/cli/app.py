@@ -19,10 +19,11 @@ from typer.core import TyperGroup
 from prixlm.cli import ask, demo, enrich, kb, serve, train
 from prixlm.cli.evaluate import evaluate_app
 from prixlm.cli.reproduce import reproduce_app
-from prixlm.cli.terminal import log_to_stderr, print_note, print_traceback
+from prixlm.cli.terminal import print_note
 from prixlm.errors import PrixError, Stopped, missing_extra
 from prixlm.files import damage_message
 from prixlm.threads import share_cores
+from prixlm.untrusted import log_to_stderr
 
 # The order is that of `prixlm --help`.
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "link": ask.link,
     "enrich": enrich.enrich,
     "review": enrich.review,
+    "sample": enrich.sample,
     "export": enrich.export,
     "report": enrich.report,
     "serve": serve.serve,
@@ -102,7 +104,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # Names come in any script; a terminal that lacks a character gets a `?`.
             stream.reconfigure(errors="replace")
-    sys.excepthook = print_traceback
     log_to_stderr()
     share_cores(os.environ)  # before a command imports torch
     for kind in (signal.SIGINT, signal.SIGTERM):

@@ -258,6 +258,10 @@ def link(
     mention: Annotated[
         list[str] | None, typer.Option(help="A name in any language; may be repeated.")
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="CODE", help="Language of the mentions; kanji need it."),
+    ] = None,
     lang: Annotated[
         str | None, typer.Option(metavar="CODE", help="Only entities of this language.")
     ] = None,
@@ -289,16 +293,18 @@ def link(
     from prixlm.kb.store import KB
     from prixlm.linking.mentions import MentionLinker
 
-    source = KB(kb)
+    opened = KB(kb)
     # Reading the names of a KB takes long: refuse wrong arguments before that.
     if lang is not None:
-        source.entity_range(lang)
+        opened.entity_range(lang)
     if mentions is not None and out is not None:
         check_out(out)
         read_mentions(mentions)
     where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar() as progress:
-        linker = MentionLinker(source, encoder=encoder, engine=where, progress=progress)
+        linker = MentionLinker(
+            opened, encoder=encoder, source=source, engine=where, progress=progress
+        )
         if mentions is not None and out is not None:
             counts = link_file(linker, mentions, out, k, lang, progress, engine=where)
             empty = f" ({counts['empty']:,} of them empty)" if counts["empty"] else ""

@@ -35,6 +35,7 @@ from prixlm.cli.terminal import (
     progress_bar,
 )
 from prixlm.errors import PrixError
+from prixlm.remote import is_remote, local_folder, uri_of
 
 _Sources = Annotated[
     list[Path] | None,
@@ -94,11 +95,13 @@ def enrich(
         bool, typer.Option("--labels/--no-labels", help="Propose names for entities without one.")
     ] = True,
     written: Annotated[
-        int,
+        int | None,
         typer.Option(
-            metavar="N", help="Write names anew for N entities of a language; 0: only take over."
+            metavar="N",
+            help="Write names for N entities of a language, those with most facts; 0: only take "
+            "over. Default: 5,000, with --effort quick 1,000.",
         ),
-    ] = 5_000,
+    ] = None,
     links: Annotated[
         bool, typer.Option("--links", help="Propose links into --pivot; --encoder implies it.")
     ] = False,
@@ -123,7 +126,7 @@ def enrich(
     Example: [b]prixlm enrich --format world --into et --to work --effort quick[/b]
     """
     from prixlm.enrichment.gaps import GapConfig
-    from prixlm.enrichment.job import Given, JobConfig
+    from prixlm.enrichment.job import WRITTEN, Given, JobConfig
     from prixlm.enrichment.run import EnrichConfig
 
     if not into:
@@ -131,20 +134,21 @@ def enrich(
     codes = parse_codes(into)
     if "all" in codes:
         raise PrixError("--into all: name the languages to enrich, such as --into et,te.")
+    effort = effort or ("quick" if model or graph else "standard")
     proposals = EnrichConfig(
         into=codes,
         min_confidence=min_confidence,
         relations=None if relations is None else tuple(r.strip() for r in relations.split(",")),
         limit=limit,
         labels=labels,
-        written=written,
+        written=WRITTEN.get(effort, 0) if written is None else written,
         links=links,
         pivot=pivot,
         missing=GapConfig(usual=usual),
     )
     config = JobConfig(
         into=codes,
-        effort=effort or ("quick" if model or graph else "standard"),
+        effort=effort,
         minutes=minutes,
         base=base,
         format=format,
@@ -194,7 +198,10 @@ def _run_job(
     if as_json:
         print_json(manifest)
         return
-    print_proposals(screen, to / "proposals", manifest)
+    print_proposals(screen, local_folder(to) / "proposals", manifest)
+    if is_remote(to):
+        print_lines([f"Uploaded to {uri_of(to)}. Copy the folder to a disk to review it."])
+        return
     tables = ("labels", "links")
     found = [sum(kinds.values()) for kinds in manifest["proposals"].values()]
     found += [
@@ -253,6 +260,29 @@ def review(
         print_result(asdict(counts), text, as_json)
     else:
         raise PrixError("pass --to FILE to write a review, or --marks FILE to read one.")
+
+
+def sample(
+    folder: ProposalsArgument,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The proposals folder to write.")],
+    number: Annotated[
+        int, typer.Option(metavar="N", help="Facts to draw, in all languages.")
+    ] = 200,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same facts.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Draw proposals at random, equally many of each language, to be marked by a person.
+
+    The result is a proposals folder: [b]prixlm serve WORK --proposals WORK/sample[/b] shows it.
+
+    Example: [b]prixlm sample work --number 200 --to work/sample[/b]
+    """
+    from prixlm.proposals.sample import draw_sample
+    from prixlm.proposals.tables import find_proposals
+
+    counts = draw_sample(find_proposals(folder), to, number, seed)
+    drawn = ", ".join(f"{lang} {count:,}" for lang, count in counts.items())
+    print_result(counts, f"{sum(counts.values()):,} proposals in {to}: {drawn}.", as_json)
 
 
 def export(
@@ -345,7 +375,7 @@ def report(
     Example: [b]prixlm report work --to page --title "Estonian, enriched"[/b]
     """
     from prixlm.enrichment.report import Report, write_report
-    from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
+    from prixlm.enrichment.trial import read_trials, reliability_curves, trial_tables
     from prixlm.evaluation.link_prediction import read_result_tables
     from prixlm.evaluation.proposals import try_enrichment
     from prixlm.kb.store import KB
@@ -363,7 +393,7 @@ def report(
     langs = manifest["config"]["into"]
     loss = None if model is None else model / "loss.png"
     read = [table for path in tables or [] for table in read_result_tables(path)]
-    trials = [Trial.from_dict(values) for values in manifest.get("trials", ())]
+    trials = read_trials(manifest, folder)
     if tried:
         with progress_bar() as progress:
             trials = try_enrichment(source, langs, model, graph, most=tried, progress=progress)

@@ -13,6 +13,7 @@ from prixlm.cli.options import (
     GraphOption,
     Json,
     Mask,
+    MinConfidence,
     ModelOption,
     Workers,
     parse_codes,
@@ -21,6 +22,7 @@ from prixlm.cli.options import (
 )
 from prixlm.cli.terminal import console, print_json, print_lines, print_note, progress_bar
 from prixlm.errors import PrixError
+from prixlm.remote import is_remote, staged_folder, uri_of
 
 if TYPE_CHECKING:
     from prixlm.reports.tables import ResultTable
@@ -56,6 +58,10 @@ def evaluate_lp(
     fuse: Annotated[
         bool, typer.Option("--fuse", help="Also a fusion of all of them, fitted on valid facts.")
     ] = False,
+    fuse_facts: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --fuse: valid facts of each language; default 2,500."),
+    ] = None,
     without: Annotated[
         str | None,
         typer.Option(metavar="KEYS", help="Leave out rankers such as similar-names,paths."),
@@ -67,9 +73,19 @@ def evaluate_lp(
     most: Annotated[
         int | None, typer.Option(metavar="N", help="A sample of N facts of each language.")
     ] = None,
+    unseen: Annotated[
+        bool,
+        typer.Option("--unseen", help="Only facts with an entity that train lacks (the paper's)."),
+    ] = False,
     search: Annotated[
         str, typer.Option(help="beam (the paper's, Hits@10) or exact (MRR too) for a Prix-LM.")
     ] = "beam",
+    beyond: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="With --search exact: the deepest rank of a Prix-LM; default 1,000."
+        ),
+    ] = None,
     by_name: Annotated[
         bool, typer.Option("--by-name", help="Rank names, as the paper's released code does.")
     ] = False,
@@ -81,6 +97,9 @@ def evaluate_lp(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write table.md, .json, .png and every answer here."),
     ] = None,
+    answers: Annotated[
+        int, typer.Option(metavar="N", help="With --to: best answers of each fact; 0 for none.")
+    ] = 10,
     engine: Engine = "local",
     address: Address = None,
     workers: Workers = None,
@@ -95,6 +114,8 @@ def evaluate_lp(
     """
     from prixlm.evaluation.link_prediction import EvaluateConfig, evaluate_rankers
     from prixlm.kb.store import KB
+    from prixlm.metrics import BEYOND
+    from prixlm.rankers.fusion import FusionConfig
     from prixlm.reports.console import print_tables
 
     config = EvaluateConfig(
@@ -107,10 +128,14 @@ def evaluate_lp(
         langs=parse_codes(langs) if langs else None,
         split=split,
         most=most,
+        unseen=unseen,
         search=search,
         by_name=by_name,
         mask=mask,
         relations=relations,
+        answers=answers,
+        beyond=BEYOND if beyond is None else beyond,
+        fuse_facts=FusionConfig.facts if fuse_facts is None else fuse_facts,
     )
     where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar() as progress:
@@ -248,7 +273,7 @@ def evaluate_bli(
 ) -> None:
     """Bilingual lexicon induction: translate words by VecMap and CSLS.
 
-    String similarity is always a row.
+    String similarity and mapped character n-grams are always rows.
 
     Example: [b]prixlm evaluate bli --encoder encoder --train en-it.train --test en-it.test[/b]
     """
@@ -275,24 +300,34 @@ def evaluate_probe(
     langs: Annotated[
         str | None, typer.Option(metavar="CODES", help="With --mlama: languages of the folder.")
     ] = None,
+    most: Annotated[
+        int | None, typer.Option(metavar="N", help="A sample of N prompts of each language.")
+    ] = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
     """Knowledge probing: fill the blank of prompts.
+
+    With --to, a stopped command resumes: what is measured is kept there, by model and language.
 
     Example: [b]prixlm evaluate probe --model model --prompts en.tsv --prompts fi.tsv[/b]
     """
     if (mlama is None) == (not prompts):
         raise PrixError("name TSV files with --prompts, or a folder with --mlama.")
     from prixlm.evaluation.probing import evaluate_models, read_bmlama_files, read_mlama_folder
+    from prixlm.reports.kept import Kept
 
     if mlama is not None:
         asked = read_mlama_folder(mlama, parse_list(langs) if langs else None)
     else:
         asked = read_bmlama_files(prompts or [])
+    # An object store has no place for work that is not finished.
+    kept = None if to is None or is_remote(to) else Kept(to / "probe-parts.jsonl")
     with progress_bar() as progress:
-        tables, results = evaluate_models(model, asked, progress)
+        tables, results = evaluate_models(model, asked, progress, most=most, kept=kept)
     show_tables(tables, "probe", to, as_json)
+    if kept is not None:
+        kept.remove()
     for title, by_language in results.items():
         for lang, probed in by_language.items():
             for why, number in probed.problems.items():
@@ -322,8 +357,40 @@ def evaluate_enrich(
         codes = parse_codes(langs)
         trials = try_enrichment(KB(kb), codes, model, graph, most=most, progress=progress)
     if to is not None:
-        write_trials(trials, to)
+        with staged_folder(to) as folder:
+            write_trials(trials, folder)
     show_tables(trial_tables(trials), "enrich", to, as_json)
+
+
+def evaluate_proposals(
+    kb: KBFolder,
+    langs: Annotated[str, typer.Option(metavar="CODES", help="Languages.")],
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="For the proposals and the table.")],
+    model: ModelOption = None,
+    graph: GraphOption = None,
+    min_confidence: MinConfidence = 0.5,
+    as_json: Json = False,
+) -> None:
+    """Proposals judged: run `enrich` without the test facts, and compare all it proposes with them.
+
+    Questions that have no answer are asked too, and what the KB does not state counts as wrong.
+
+    Example: [b]prixlm evaluate proposals --kb split --langs et,te --to judged[/b]
+    """
+    from prixlm.evaluation.proposals import judge_enrichment, judged_tables
+    from prixlm.kb.store import KB
+
+    with progress_bar() as progress:
+        judged = judge_enrichment(
+            KB(kb),
+            parse_codes(langs),
+            to,
+            model,
+            graph,
+            min_confidence=min_confidence,
+            progress=progress,
+        )
+    show_tables(judged_tables(judged), "proposals", to, as_json)
 
 
 def evaluate_labels(
@@ -354,6 +421,61 @@ def evaluate_labels(
             print_label_examples(console(), trial.lang, *trial.examples(examples))
 
 
+def evaluate_compare(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Two Parquet files of ranks, or one of another task's questions.",
+        ),
+    ],
+    row: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With one file: the two rows; passed twice."),
+    ] = None,
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """Compare two rows question by question: a difference only if its 95 % interval leaves out 0.
+
+    Example: [b]prixlm evaluate compare table/rows/all-exact.parquet
+    table/rows/single-exact.parquet[/b]
+
+    Example: [b]prixlm evaluate compare out/bli.parquet --row encoder --row "character n-grams
+    (cosine)"[/b]
+    """
+    if len(files) == 2 and not row:
+        from prixlm.evaluation.link_prediction import compare_ranks
+
+        tables = compare_ranks(*files)
+    elif len(files) == 1 and len(row or ()) == 2:
+        from prixlm.reports.comparing import differences, read_questions
+
+        first, second = row or ("", "")
+        tables = differences(read_questions(files[0]), first, second)
+    else:
+        raise PrixError("name two files of ranks, or one file of questions with two --row NAME.")
+    show_tables(tables, "compared", to, as_json)
+
+
+def evaluate_merge(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="JSON files of one command with several seeds."),
+    ],
+    to: To = None,
+    as_json: Json = False,
+) -> None:
+    """Merge the tables of several seeds: the mean of every figure, and half of the range.
+
+    Example: [b]prixlm evaluate merge seed-0/table.json seed-1/table.json seed-2/table.json[/b]
+    """
+    from prixlm.evaluation.link_prediction import read_run
+    from prixlm.reports.comparing import merge_runs
+
+    show_tables(merge_runs([read_run(path) for path in runs]), "merged", to, as_json)
+
+
 def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_json: bool) -> None:
     """Print result tables, and write them to a folder if one is given."""
     from prixlm.reports.console import print_tables
@@ -365,7 +487,8 @@ def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_
     else:
         print_tables(console(), tables)
     if to is not None:
-        write_tables(to, name, tables)
+        with staged_folder(to) as folder:
+            write_tables(folder, name, tables)
     if not as_json:
         print_folder(to)
 
@@ -373,7 +496,7 @@ def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_
 def print_folder(to: Path | None) -> None:
     """Print where results were written."""
     if to is not None:
-        print_lines([f"Written to {to}."])
+        print_lines([f"Written to {uri_of(to) if is_remote(to) else to}."])
 
 
 # The order is that of `prixlm evaluate --help`. A new task is a function above and a line here.
@@ -384,7 +507,10 @@ TASKS: dict[str, Callable[..., None]] = {
     "bli": evaluate_bli,
     "probe": evaluate_probe,
     "enrich": evaluate_enrich,
+    "proposals": evaluate_proposals,
     "labels": evaluate_labels,
+    "compare": evaluate_compare,
+    "merge": evaluate_merge,
 }
 evaluate_app = typer.Typer(
     help="Measure models on one of the paper's tasks, with your data.", no_args_is_help=True

@@ -22,7 +22,7 @@ from prixlm.cli.options import (
     parse_codes,
     parse_engine,
 )
-from prixlm.cli.terminal import console, print_json, print_result, progress_bar
+from prixlm.cli.terminal import console, print_json, print_lines, print_result, progress_bar
 from prixlm.errors import PrixError
 
 _Licence = Annotated[
@@ -113,12 +113,18 @@ def import_(
     _print_stats(kb.folder, as_json, account=True)
 
 
-def stats(kb: KBArgument, as_json: Json = False) -> None:
+def stats(
+    kb: KBArgument,
+    hashes: Annotated[
+        bool, typer.Option("--hashes", help="Also the SHA-256 of every table's rows.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Show the languages, entities, relations, triples and links of a KB.
 
     Example: [b]prixlm stats world[/b]
     """
-    _print_stats(kb, as_json)
+    _print_stats(kb, as_json, hashes=hashes)
 
 
 def split(
@@ -181,15 +187,20 @@ def split(
     _print_stats(to, as_json)
 
 
-def _print_stats(folder: Path, as_json: bool, account: bool = False) -> None:
+def _print_stats(
+    folder: Path, as_json: bool, *, account: bool = False, hashes: bool = False
+) -> None:
     """Print the counts of a KB and, after an import, where the rows that were read went."""
+    from prixlm.kb.digests import table_hashes
     from prixlm.kb.store import KB
     from prixlm.reports.console import kb_figures, print_account, print_kb
 
     kb = KB(folder)
+    found = table_hashes(kb) if hashes else {}
     if as_json:
-        print_json(kb_figures(kb))
+        print_json(kb_figures(kb) | ({"hashes": found} if hashes else {}))
         return
     print_kb(console(), kb)
+    print_lines(f"{digest}  {table}" for table, digest in found.items())
     if account:
         print_account(console(), kb)

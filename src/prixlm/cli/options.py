@@ -18,7 +18,9 @@ DryRun = Annotated[
 Overwrite = Annotated[bool, typer.Option(help="Replace the folder if it exists.")]
 Langs = Annotated[
     str | None,
-    typer.Option(metavar="CODES", help="Languages, such as [i]en,fi,zh[/i], or [i]all[/i]."),
+    typer.Option(
+        metavar="CODES", help="Languages, such as [i]en,fi,zh[/i]; [i]all[/i]; or [i]paper[/i]."
+    ),
 ]
 ImportFormat = Annotated[
     str | None,
@@ -80,6 +82,12 @@ ConfigFile = Annotated[
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.")]
 LearningRate = Annotated[float | None, typer.Option("--lr", help="Highest learning rate.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the run.")]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POINTS", help="Checkpoints to keep: shares of the run or steps, as 0,20k,150k,1."
+    ),
+]
 
 
 def parse_list(text: str) -> list[str]:
@@ -92,6 +100,13 @@ def parse_codes(langs: str) -> tuple[str, ...]:
     from prixlm.languages import parse_languages
 
     return parse_languages(parse_list(langs))
+
+
+def parse_points(points: str | None) -> tuple[float, ...] | None:
+    """Return the points of a run that an option names; None if it was not given."""
+    from prixlm.training.checkpoints import parse_point
+
+    return None if points is None else tuple(map(parse_point, parse_list(points)))
 
 
 def parse_engine(

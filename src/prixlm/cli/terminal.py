@@ -5,17 +5,14 @@ the code before has done with it. Only rich's own colours are obeyed.
 """
 
 import json
-import logging
 import re
 import sys
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from prixlm.types import Progress
-from prixlm.untrusted import OBEYED, SafeFormatter, one_line, printable
+from prixlm.untrusted import OBEYED, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -89,21 +86,6 @@ class _Escaped:
                 yield segment
             else:
                 yield Segment(text, segment.style)
-
-
-def log_to_stderr() -> None:
-    """Write warnings of all libraries to stderr, one line each, in which nothing is obeyed."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(SafeFormatter("prixlm: "))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-
-
-def print_traceback(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Print a failure of our own as Python does, line by line; for `sys.excepthook`."""
-    for line in "".join(traceback.format_exception(kind, error, trace)).split("\n"):
-        print(printable(line), file=sys.stderr)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from prixlm.cli.options import (
+    Checkpoints,
     ConfigFile,
     DryRun,
     Epochs,
@@ -21,6 +22,7 @@ from prixlm.cli.options import (
     LearningRate,
     Seed,
     parse_codes,
+    parse_points,
 )
 from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
@@ -79,11 +81,19 @@ _Recompute = Annotated[
     bool | None,
     typer.Option("--recompute", help="Compute layers twice: less memory (gradient checkpointing)."),
 ]
+_Shard = Annotated[
+    bool | None,
+    typer.Option("--shard", help="Under torchrun: divide the model among the processes (FSDP)."),
+]
 _Patience = Annotated[
     int | None, typer.Option(help="Stop after this many validations without improvement.")
 ]
 _Precision = Annotated[
-    str | None, typer.Option(metavar="auto|no|bf16", help="auto: bf16 on a GPU that supports it.")
+    str | None,
+    typer.Option(
+        metavar="auto|no|bf16|fp16",
+        help="auto: bf16 on a GPU that supports it. fp16: with loss scaling, for other GPUs.",
+    ),
 ]
 _Tracker = Annotated[list[str] | None, typer.Option(metavar="NAME", help="tensorboard or wandb.")]
 _MirrorModel = Annotated[
@@ -109,6 +119,7 @@ def pretrain(
     langs: _SingleLangs = None,
     propagate: _Propagate = None,
     epochs: Epochs = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="At most N updates.")] = None,
     batch: Annotated[int | None, typer.Option(help="Facts per update.")] = None,
     lr: LearningRate = None,
     width: Annotated[int | None, typer.Option(help="Width of a compact model.")] = None,
@@ -122,8 +133,10 @@ def pretrain(
     adapt: _Adapt = None,
     lora_rank: _LoraRank = None,
     recompute: _Recompute = None,
+    shard: _Shard = None,
     patience: _Patience = None,
     precision: _Precision = None,
+    checkpoints: Checkpoints = None,
     tracker: _Tracker = None,
     seed: Seed = None,
     dry_run: DryRun = False,
@@ -150,6 +163,7 @@ def pretrain(
             "": {
                 "base": base,
                 "epochs": epochs,
+                "steps": steps,
                 "batch": batch,
                 "reading": reading,
                 "trim": trim,
@@ -159,12 +173,14 @@ def pretrain(
                 "adapt": adapt,
                 "lora_rank": lora_rank,
                 "recompute": recompute,
+                "shard": shard,
             },
             "supply": {"langs": codes, "propagate": propagate, "seed": seed},
             "training": {
                 "lr": lr,
                 "patience": patience,
                 "precision": precision,
+                "checkpoints": parse_points(checkpoints),
                 "trackers": tuple(tracker) if tracker else None,
                 "seed": seed,
             },
@@ -210,14 +226,22 @@ def mirror(
     number: Annotated[
         int | None, typer.Option(help="Number of words, or of linked pairs per epoch.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="paper, or compact for small models.")] = "paper",
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="paper, original (Mirror-BERT's; --words names its list), or compact for small "
+            "models."
+        ),
+    ] = "paper",
     config: ConfigFile = None,
     epochs: Epochs = None,
     batch: Annotated[int | None, typer.Option(help="Pairs per update.")] = None,
     lr: LearningRate = None,
     pooling: Annotated[
-        str | None, typer.Option(help="first (the state at <s>), mean, or last (decoders).")
+        str | None,
+        typer.Option(help="first (the state at <s>), mean or last; by default, last for decoders."),
     ] = None,
+    precision: _Precision = None,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
@@ -246,10 +270,15 @@ def mirror(
                 "epochs": epochs,
                 "batch": batch,
             },
-            "training": {"lr": lr, "seed": seed},
+            "training": {"lr": lr, "precision": precision, "seed": seed},
             "encoder": {"pooling": pooling},
         },
     )
+    if preset == "original" and settings.positives == "words" and settings.words is None:
+        raise PrixError(
+            "--preset original requires Mirror-BERT's words: pass --words en_words_top_10k.txt, "
+            "from its repository, or leave out --preset for the frequent words of wordfreq."
+        )
     with progress_bar() as progress:
         encoder = run(model, to, settings, None if kb is None else KB(kb), progress)
     print_result(
@@ -270,6 +299,16 @@ def graph(
     batch: Annotated[int | None, typer.Option(help="Triples per update.")] = None,
     lr: LearningRate = None,
     regulariser: Annotated[float | None, typer.Option(help="Weight of the nuclear 3-norm.")] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            metavar="complex|transe|rotate",
+            help="The product of ComplEx, or the distance of TransE or RotatE.",
+        ),
+    ] = None,
+    langs: Annotated[
+        str | None, typer.Option(metavar="CODES", help="Train on these languages; default: all.")
+    ] = None,
     seed: Seed = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -286,7 +325,14 @@ def graph(
     from prixlm.config import changed
     from prixlm.rankers.complex import GraphConfig
 
-    flags = {"rank": rank, "epochs": epochs, "batch": batch, "regulariser": regulariser}
+    flags: dict[str, Any] = {
+        "rank": rank,
+        "epochs": epochs,
+        "batch": batch,
+        "regulariser": regulariser,
+        "score": score,
+        "langs": parse_codes(langs) if langs else None,
+    }
     settings = changed(
         _with_file(GraphConfig(), config), {"": flags, "training": {"lr": lr, "seed": seed}}
     )
@@ -316,12 +362,15 @@ def _train_graph(kb: Path, to: Path, settings: Any, as_json: bool) -> None:
         "concepts": model.num_nodes,
         "relations": source.num_relations,
         "rank": settings.rank,
-        "triples": source.num_triples(split="train"),
+        "triples": sum(
+            source.num_triples(lang, "train") for lang in settings.langs or source.languages
+        ),
         "metrics": metrics,
     }
     fell = f"Validation loss {losses[0]:.2f} → {losses[-1]:.2f} nats per fact.\n" if losses else ""
     text = (
-        f"Trained ComplEx of rank {values['rank']} on {values['triples']:,} triples: "
+        f"Trained {type(model).__name__} of rank {values['rank']} on {values['triples']:,} "
+        "triples: "
         f"{values['concepts']:,} concepts, {values['relations']:,} relations.\n"
         f"{fell}The graph embedding is in {to}. Use it with:\n"
         f"  prixlm enrich {quote(str(kb))} --into CODES --graph {quote(str(to))} --to proposals\n"
@@ -334,6 +383,8 @@ def _print_estimate(estimate: Callable[..., Any], kb: Path, settings: Any, as_js
     """Measure a sample of a run (`--dry-run`) and print what the run would take."""
     from prixlm.kb.store import KB
 
+    if not _is_main_process():  # several processes that measure slow each other
+        return
     with progress_bar() as progress:
         result = estimate(KB(kb), settings, progress)
     print_result(result.as_dict(), result.as_text(), as_json)

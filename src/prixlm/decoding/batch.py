@@ -26,7 +26,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer, SearchConfig
-from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
 from prixlm.errors import PrixError
 from prixlm.files import (
     ROW_FORMATS,
@@ -85,6 +85,7 @@ def answer_file(
         # Counted before anything is written: a file that cannot be read leaves nothing behind.
         total = queries_file.count()
         stamp = _stamp(queries_file.path, completer, config, candidates)
+        stamp |= {"made by": made_by(engine)}
         with open_workspace(partial_folder(out), stamp, out) as work:
             rows = _rows_per_part(total)
             queries = work.make(_QUERIES, partial(_write_queries, queries_file, rows))
@@ -93,8 +94,10 @@ def answer_file(
                 for index in range(-(-total // rows))
             ]
             loaded = _Answering(completer, queries, config, candidates)
-            job = ShardJob("answer", shards, loaded.recipe(work.share(queries)), loaded)
-            parts = make_parts(job, work, engine, progress)
+            load = loaded.recipe(work.share(queries))
+            job = ShardJob("answer", shards, load, loaded, loaded.inputs())
+            with _leaving_the_gpu(completer, engine):
+                parts = make_parts(job, work, engine, progress)
             counts = {"queries": total, "errors": 0}
 
             # Errors are counted while the parts are read back: some may be of an earlier command.
@@ -107,6 +110,23 @@ def answer_file(
             write_rows(tables(), SCHEMA, out, new=True)
             work.remove()
     return counts
+
+
+@contextlib.contextmanager
+def _leaving_the_gpu(completer: Completer, engine: EngineConfig | None) -> Iterator[None]:
+    """Move the model of a driver off the GPU while workers answer, each with a copy of its own.
+
+    In main memory it takes no room: weights are mapped from their file, and processes share them.
+    """
+    device = completer.model.backbone.device
+    if engine is None or engine.is_here or device.type == "cpu":
+        yield
+        return
+    completer.model.cpu()
+    try:
+        yield
+    finally:
+        completer.model.to(device)
 
 
 def _rows_per_part(total: int) -> int:
@@ -167,6 +187,10 @@ class _Answering:
             return None
         load = partial(_load_answering, asked.folder, asked.kb, asked.mask)
         return partial(load, queries, self.config, self.candidates)
+
+    def inputs(self) -> dict[str, str]:
+        """Return what tells KB and model from others."""
+        return {"KB": self.completer.kb.fingerprint(), "model": self.completer.identity()}
 
     def __call__(self, index: int, path: Path) -> None:
         """Answer the queries of one part and write them as Parquet."""

@@ -27,8 +27,7 @@ from prixlm.decoding.trie import Trie, open_trie
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.encoding import language_token
-from prixlm.lm.model import PrixLM
-from prixlm.lm.token_cache import build_tokens
+from prixlm.lm.model import PrixLM, cached_tokens
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
 from prixlm.remote import absolute
 from prixlm.types import Answer, Array, Progress, Query
@@ -132,12 +131,7 @@ class Completer:
         # Errors are rows of files of answers: they must not depend on where the KB lies.
         self._kb_name = self.kb.folder.resolve().name
         self._has_warned = False  # of subjects that a trimmed model reads unlike its base
-        self.cache = build_tokens(
-            self.kb,
-            self.model.encoder.tokenizer,
-            progress,
-            reading=self.model.settings.reading,
-        )
+        self.cache = cached_tokens(self.model, self.kb, progress)
         self.relation_names = lru_cache(maxsize=64)(self.kb.relation_names)
         self._relation_ids = lru_cache(maxsize=64)(self._read_relation_ids)
         self._tries = lru_cache(maxsize=8)(self._make_trie)

@@ -23,6 +23,7 @@ Dimension letters: Q questions, N pairs of a question and an object.
 """
 
 import hashlib
+import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.bases import base_fingerprint
 from prixlm.lm.model import PrixLM
-from prixlm.lm.token_cache import encode_names, make_ragged
+from prixlm.lm.token_cache import encode_names, make_ragged, word_space
 from prixlm.lm.trim import pieces_to_keep
 from prixlm.types import Array, Progress
 
@@ -50,8 +51,11 @@ _ROOM = 1024
 """Most tokens of a question with its examples; examples that do not fit are left out."""
 _BATCH = 8
 """Questions that are read together."""
+_TABLE = "CREATE TABLE readings (question BLOB PRIMARY KEY, entity BLOB, score BLOB) WITHOUT ROWID"
 _VERSION = 1
 """Of how a question is written and scored: kept scores belong to it."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Reader:
         self.model = _load(kb, base)
         self.fingerprint = base_fingerprint(base)
         tokenizer = self.model.encoder.tokenizer
-        self.space = "" if _adds_space(tokenizer) else " "
+        self.space = word_space(tokenizer)
         self._comma, self._colon = encode_names(tokenizer, [",", ":"])
         self.trie = lru_cache(maxsize=4)(self._make_trie)
         self._kept = _KeptScores(kb, self.fingerprint)
@@ -169,24 +173,23 @@ class _KeptScores:
     """The scores of one base and KB on disk: a row for each question, by a hash of its tokens."""
 
     def __init__(self, kb: KB, base: str) -> None:
-        """Open or make the file; a KB on a read-only disk keeps its scores in memory."""
+        """Open or make the file; one that is not ours, or cannot be written, is left alone."""
         name = hashlib.sha256(f"{_VERSION} {kb.fingerprint()} {base}".encode()).hexdigest()
+        self._path = kb.folder / "readings" / f"{name[:16]}.sqlite"
         try:
-            (kb.folder / "readings").mkdir(exist_ok=True)
-            self._database = self._open(str(kb.folder / "readings" / f"{name[:16]}.sqlite"))
-        except (OSError, sqlite3.OperationalError):
-            self._database = self._open(":memory:")
+            # In a KB of others: SQLite would write what a link leads to.
+            for path in (self._path.parent, self._path):
+                if path.is_symlink():
+                    raise OSError(f"{path} is a link")
+            self._path.parent.mkdir(exist_ok=True)
+            self._database = _open_kept(f"{self._path.absolute().as_uri()}?mode=rwc")
+        except (OSError, sqlite3.Error) as error:
+            self._give_up(error)
 
-    @staticmethod
-    def _open(path: str) -> sqlite3.Connection:
-        # Two commands may read at once: each waits for the other's write.
-        database = sqlite3.connect(path, timeout=60, check_same_thread=False)
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS readings "
-            "(question BLOB PRIMARY KEY, entity BLOB, score BLOB) WITHOUT ROWID"
-        )
-        database.commit()
-        return database
+    def _give_up(self, error: Exception) -> None:
+        """Keep the scores in memory from now on."""
+        _log.warning("scores are kept in %s no longer (%s): in memory", self._path.parent, error)
+        self._database = _open_kept("file::memory:")
 
     def read(self, prompts: Sequence[list[int]]) -> dict[int, _Scores]:
         """Return the scores of questions, by their number; those that have any."""
@@ -208,15 +211,51 @@ class _KeptScores:
                 np.concatenate([kept.score[is_new], scores.score]),
             )
         columns = scores.entity.astype("<i4").tobytes(), scores.score.astype("<f8").tobytes()
-        with self._database:  # one transaction: a kill leaves the row as it was
-            self._database.execute("REPLACE INTO readings VALUES (?, ?, ?)", (key, *columns))
+        replace = "REPLACE INTO readings VALUES (?, ?, ?)"
+        try:
+            with self._database:  # one transaction: a kill leaves the row as it was
+                self._database.execute(replace, (key, *columns))
+        except sqlite3.Error as error:
+            self._give_up(error)
+            self._database.execute(replace, (key, *columns))
 
     def _read(self, key: bytes) -> _Scores | None:
         select = "SELECT entity, score FROM readings WHERE question = ?"
-        row = self._database.execute(select, (key,)).fetchone()
-        if row is None:
+        try:
+            row = self._database.execute(select, (key,)).fetchone()
+            return None if row is None else _parse_scores(*row)
+        except (sqlite3.Error, ValueError) as error:
+            self._give_up(error)
             return None
-        return _Scores(np.frombuffer(row[0], "<i4").astype(np.int64), np.frombuffer(row[1], "<f8"))
+
+
+def _open_kept(uri: str) -> sqlite3.Connection:
+    """Open or make a database of scores; refuse one that has anything else."""
+    # Two commands may read at once: each waits for the other's write.
+    database = sqlite3.connect(uri, timeout=60, check_same_thread=False, uri=True)
+    try:
+        # A file of others may bring views that never end, or triggers.
+        database.execute("PRAGMA trusted_schema = OFF")
+        found = database.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+        if found not in ([], [("table", "readings", _TABLE)]):
+            raise sqlite3.DatabaseError("it holds other tables than scores")
+        if not found:
+            database.execute(_TABLE.replace("TABLE", "TABLE IF NOT EXISTS", 1))
+            database.commit()
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _parse_scores(entity: object, score: object) -> _Scores:
+    """Return the scores of a row; ValueError if it is not one that we wrote."""
+    if not (isinstance(entity, bytes) and isinstance(score, bytes)) or not entity:
+        raise ValueError("a row is not scores")
+    scores = _Scores(np.frombuffer(entity, "<i4").astype(np.int64), np.frombuffer(score, "<f8"))
+    if len(scores.entity) != len(scores.score):
+        raise ValueError("a row has more objects than scores, or fewer")
+    return scores
 
 
 def _question_key(prompt: list[int]) -> bytes:
@@ -227,12 +266,13 @@ def _load(kb: KB, base: Path | str) -> PrixLM:
     """Load a decoder without role tokens, with the pieces that the KB's names need."""
 
     def keep(tokenizer: Tokenizer) -> Array:
-        space = "" if _adds_space(tokenizer) else " "
+        space = word_space(tokenizer)
         names = [name for lang in kb.languages for name in kb.relation_names(lang)]
         for lang in kb.languages:
             names += kb.names(list(kb.entity_range(lang)))
         texts = [",", ":", "\n", *(space + name for name in names)]
-        return pieces_to_keep(kb, tokenizer, texts, num_words=0)
+        # These texts have every piece that a question needs: more would change kept scores.
+        return pieces_to_keep(kb, tokenizer, texts, num_words=0, spaced=False)
 
     model = PrixLM.from_base(base, (), keep=keep, roles=False)
     if not model.kind.is_decoder:
@@ -245,9 +285,3 @@ def _load(kb: KB, base: Path | str) -> PrixLM:
         raise PrixError(f"the tokenizer of {base} has no end of a line: choose another reader.")
     model.end_of_name = newline[-1]
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-
-
-def _adds_space(tokenizer: Tokenizer) -> bool:
-    """Tell whether a tokenizer puts a space in front of every text, as SentencePiece may."""
-    [ids] = encode_names(tokenizer, ["x"])
-    return (tokenizer.id_to_token(ids[0]) or "").startswith(("▁", "Ġ"))

@@ -7,15 +7,24 @@ are renamed into place by `jobs.Worker`, which also bounds the tries of a shard.
 import contextlib
 import logging
 import os
-import pickle
+import signal
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from prixlm.engine.jobs import EngineConfig, Made, Shard, Task, open_worker
-from prixlm.engine.local import use_one_thread
-from prixlm.errors import PrixError
-from prixlm.threads import limited_threads, usable_cores
+from prixlm.engine.jobs import (
+    EngineConfig,
+    Running,
+    Shard,
+    Task,
+    check_versions,
+    ended_message,
+    open_worker,
+)
+from prixlm.errors import PrixError, Stopped
+from prixlm.threads import limited_threads, usable_cores, use_one_thread
+from prixlm.untrusted import log_to_stderr
 
 _OBJECT_STORE = 100 << 20
 """Bytes of the object store of a Ray that we start: only numbers and short texts pass through."""
@@ -23,15 +32,19 @@ _PATIENCE = 5.0
 """Seconds that a cluster's port has to answer in."""
 
 
-def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Iterator[Made]:
+def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Running:
     """Make parts on a pool of actors, one shard a task."""
     with _connected(config) as ray:
-        workers = min(config.workers or _count_workers(ray, config), len(shards))
-        rows = [{"index": i, "shard": pickle.dumps(shard)} for i, shard in enumerate(shards)]
+        room = _check_room(ray, config)
+        workers = min(config.workers or room, len(shards))
+        _set_up_data(ray, task.tries * workers)
+        # Beside each other, so that an actor can compare the versions before it reads the task.
+        arguments = (task.versions, [ray.put((task, shards))])
+        rows = [{"index": index} for index in range(len(shards))]
         # A block is what an actor takes at a time, and takes again when it has died.
         results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Actor,
-            fn_constructor_args=(pickle.dumps(task),),
+            fn_constructor_args=arguments,
             batch_size=1,
             compute=ray.data.ActorPoolStrategy(
                 min_size=1,
@@ -47,39 +60,64 @@ def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Ite
                 if row["error"]:
                     raise PrixError(row["error"])
                 yield shards[row["index"]], row["problem"] or None
-        except ray.exceptions.RayError as error:
-            text = (str(error).splitlines() or [""])[0][:300]
+        except (PrixError, Stopped):
+            raise
+        except Exception as error:  # Ray's errors have no common class
             raise PrixError(
-                f"Ray stopped the job ({type(error).__name__}: {text}). Finished parts are kept; "
-                "run the same command again."
+                f"Ray stopped the job ({_reason(error)}). Finished parts are kept; run the same "
+                "command again."
             ) from error
+
+
+def _set_up_data(ray: Any, init_deaths: int) -> None:
+    """Set what Ray Data prints, and when it gives up.
+
+    init_deaths: actors that may die while they load, one after another.
+    """
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.max_consecutive_actor_init_deaths = init_deaths
+    context.execution_no_progress_timeout_s = -1  # a shard may take longer than any limit of Ray's
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the command prints its own errors
+
+
+def _reason(error: Exception) -> str:
+    """Return an error of Ray in one line. That of a task ends with its cause, after a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return f"{type(error).__name__}: {lines[-1 if 'ray::' in lines[0] else 0][:300]}"
 
 
 class _Actor:
     """A worker on Ray. Errors are rows of its answers: an exception would end the whole job."""
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, expected: dict[str, str], task: Sequence[Any]) -> None:
+        """task: a list with a reference to the task and all shards; Ray would resolve it itself."""
+        import ray
+
+        log_to_stderr()
         use_one_thread()
         self._error = ""
         try:
-            self._worker = open_worker(payload)
-        except PrixError as error:
-            self._error = str(error)
+            check_versions(expected)
+            received, self._shards = ray.get(task[0])
+            self._worker = open_worker(received)
+        except Exception as error:
+            self._error = _error_text(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        problem = None
+        problem, index = None, int(batch["index"][0])
         if not self._error:
-            shard = pickle.loads(batch["shard"][0])  # noqa: S301  # from our own driver
             try:
                 with limited_threads(1):  # it holds for a thread, and Ray may use another one
-                    problem = self._worker.make(shard)
-            except PrixError as error:
-                self._error = str(error)
-        return {
-            "index": [int(batch["index"][0])],
-            "problem": [problem or ""],
-            "error": [self._error],
-        }
+                    problem = self._worker.make(self._shards[index])
+            except Exception as error:
+                self._error = _error_text(error)
+        return {"index": [index], "problem": [problem or ""], "error": [self._error]}
+
+
+def _error_text(error: Exception) -> str:
+    return str(error) if isinstance(error, PrixError) else ended_message(error)
 
 
 @contextlib.contextmanager
@@ -91,10 +129,6 @@ def _connected(config: EngineConfig) -> Iterator[Any]:
     import ray.data
     import ray.exceptions
 
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     if ray.is_initialized():
         yield ray
         return
@@ -111,15 +145,31 @@ def _connected(config: EngineConfig) -> Iterator[Any]:
         _check_port(config.address)
         options["address"] = config.address
     try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        if config.address is None:
-            raise
-        raise PrixError(_no_cluster(config.address, error)) from None
+        with _own_signals():
+            ray.init(**options)
+    except Exception as error:  # a machine that is too busy to start it is a plain `Exception`
+        if config.address is not None:
+            raise PrixError(_no_cluster(config.address, error)) from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise PrixError(
+            f"Ray did not start on this machine ({reason}). Run the same command again when it is "
+            "less busy, or use --workers without --engine ray."
+        ) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handler of SIGTERM: Ray's own ends the process without a message."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _check_port(address: str) -> None:
@@ -141,8 +191,8 @@ def _no_cluster(address: str, error: Exception) -> str:
     )
 
 
-def _count_workers(ray: Any, config: EngineConfig) -> int:
-    """Return how many workers the cluster has room for."""
+def _check_room(ray: Any, config: EngineConfig) -> int:
+    """Return how many workers the cluster has room for; refuse one that would wait for ever."""
     resources = ray.cluster_resources()
     count = resources.get("CPU", 1)
     if config.gpus_per_worker:

@@ -15,18 +15,18 @@ next run moves away: a worker that outlives its driver cannot publish any more. 
 the clocks or the local disks of machines.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import logging
-import pickle
 import platform
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from prixlm.engine.parts import FolderParts, Parts, StoreParts
 from prixlm.errors import PrixError, ShardsFailed, Stopped
@@ -36,10 +36,22 @@ from prixlm.types import Progress
 
 Work = Callable[[Any, Path], object]
 """Writes the part of a shard, given its value, to a path."""
+
+
+@runtime_checkable
+class HasInputs(Protocol):
+    """Work that can tell what it was loaded from. Workers must have loaded the same."""
+
+    def inputs(self) -> Mapping[str, str]:
+        """Return a hash, or what else tells it from another, of each input."""
+
+
 _COMPARED = ("torch", "transformers", "numpy", "pyarrow", "scikit-learn")
 """Packages beside our own that decide the bytes of parts."""
 _SHOWN = 3
 """Shards that an error names."""
+_SHOWN_HASH = 24
+"""Characters of an input's hash that an error shows."""
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +72,7 @@ class ShardJob:
     shards: Sequence[Shard]
     load: Callable[[], Work] | None  # picklable, called once in each worker; None: in memory only
     loaded: Work | None = None  # what `load` returns, if the caller has it in memory already
+    inputs: Mapping[str, str] = field(default_factory=dict)  # of `loaded`; see `HasInputs`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +110,11 @@ class EngineConfig:
         alone = self.workers is None or (self.workers == 1 and not self.gpus_per_worker)
         return self.kind == "local" and alone
 
+    @property
+    def threads(self) -> Literal["all", "one"]:
+        """How many threads a worker computes with."""
+        return "all" if self.kind == "local" and self.workers is None else "one"
+
     def describe(self) -> str:
         """Return one line that says what was chosen."""
         if self.kind == "ray":
@@ -116,20 +134,15 @@ class Task:
     parts: Parts
     versions: dict[str, str]  # of the driver
     tries: int
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def check_worker(self) -> None:
         """Refuse a worker with other packages than the driver, or without its folder."""
-        node, own = platform.node(), versions()
-        for name, version in self.versions.items():
-            if own.get(name) != version:
-                raise PrixError(
-                    f"the worker on {node} has {name} {own.get(name, 'not installed')}, and the "
-                    f"driver {version}: install the same version on all machines."
-                )
+        check_versions(self.versions)
         if not self.parts.is_seen():
             raise PrixError(
-                f"the worker on {node} does not see {self.parts}: write to a folder that all "
-                "machines share, or to an object store."
+                f"the worker on {platform.node()} does not see {self.parts}: write to a folder "
+                "that all machines share, or to an object store."
             )
 
 
@@ -142,6 +155,9 @@ class Worker:
         if work is None:
             assert task.load is not None
             work = task.load()
+            if task.inputs:
+                assert isinstance(work, HasInputs)
+                check_inputs(task.inputs, work.inputs())
         self._task, self._work = task, work
 
     def make(self, shard: Shard) -> str | None:
@@ -151,17 +167,20 @@ class Worker:
         """
         parts = self._task.parts
         problem = "every try ended the process; it may be out of memory"
-        while not parts.has(shard.part):
-            if parts.note_try(shard.part) >= self._task.tries:
-                return problem
+        while True:
+            # Not a try: without the place of the parts, no shard can be made at all.
+            with disk_errors(parts.temporary(shard.part)):
+                if parts.has(shard.part):
+                    return None
+                if parts.note_try(shard.part) >= self._task.tries:
+                    return problem
             try:
                 self._try(shard)
             except (PrixError, Stopped):
                 raise
             except Exception as error:
                 _log.info("%s failed", shard.part, exc_info=True)
-                problem = _describe(error)
-        return None
+                problem = describe_error(error)
 
     def _try(self, shard: Shard) -> None:
         temporary = self._task.parts.temporary(shard.part)
@@ -176,18 +195,46 @@ class Worker:
                 temporary.unlink(missing_ok=True)
 
 
-def open_worker(payload: bytes) -> Worker:
-    """Load the state of a worker from a pickled task, which comes from its own driver."""
+def open_worker(task: Task) -> Worker:
+    """Load the state of a worker in a process of its own."""
     try:
-        return Worker(pickle.loads(payload))  # noqa: S301
+        return Worker(task)
     except (PrixError, Stopped):
         raise
     except Exception as error:
-        raise PrixError(f"a worker cannot load its state: {_describe(error)}.") from error
+        raise PrixError(f"a worker cannot load its state: {describe_error(error)}.") from error
+
+
+def check_versions(expected: Mapping[str, str]) -> None:
+    """Refuse to work with other packages than the driver.
+
+    Before its task is received: with other code, it may not be readable at all.
+    """
+    own = versions()
+    for name, version in expected.items():
+        if own.get(name) != version:
+            raise PrixError(
+                f"the worker on {platform.node()} has {name} {own.get(name, 'not installed')}, and "
+                f"the driver {version}: install the same version on all machines."
+            )
+
+
+def check_inputs(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse other inputs than the driver's, as on a machine with a disk of its own."""
+    for name, value in expected.items():
+        own = found.get(name, "none")
+        if own != value:
+            raise PrixError(
+                f"the worker on {platform.node()} has another {name} than the driver: found "
+                f"{own[:_SHOWN_HASH]}, expected {value[:_SHOWN_HASH]}. Copy the driver's files to "
+                "all machines, or use a folder that they share."
+            )
 
 
 Made = tuple[Shard, str | None]
 """A shard, and why it could not be made; None if it was."""
+Running = Generator[Made, None, None]
+"""Shards in the order in which they are finished. Closing it ends the workers."""
 
 
 def make_parts(
@@ -217,15 +264,17 @@ def make_parts(
         progress(job.name, done, total)
     failed: list[Made] = []
     if missing:
-        task = Task(job.load, _start_run(workspace), versions(), tries)
+        task = Task(job.load, _start_run(workspace), versions(), tries, job.inputs)
         _log.info("%s: %s", job.name, config.describe())
-        for shard, problem in _run(job, task, missing, config):
-            if problem is not None:
-                failed.append((shard, problem))
-                continue
-            done += shard.size
-            if progress is not None:
-                progress(job.name, done, total)
+        # Closed also if `progress` raises: the workers end then.
+        with contextlib.closing(_run(job, task, missing, config)) as tried:
+            for shard, problem in tried:
+                if problem is not None:
+                    failed.append((shard, problem))
+                    continue
+                done += shard.size
+                if progress is not None:
+                    progress(job.name, done, total)
         workspace.end_run()
     if failed:
         failed.sort(key=lambda made: made[0].part)
@@ -246,7 +295,7 @@ def _start_run(workspace: Workspace) -> Parts:
     return FolderParts.start(workspace.folder, workspace.start_run())
 
 
-def _run(job: ShardJob, task: Task, shards: list[Shard], config: EngineConfig) -> Iterator[Made]:
+def _run(job: ShardJob, task: Task, shards: list[Shard], config: EngineConfig) -> Running:
     # Imported here: both import this module, and Ray is an extra.
     if config.kind == "ray":
         from prixlm.engine.cluster import run_on_ray
@@ -257,6 +306,14 @@ def _run(job: ShardJob, task: Task, shards: list[Shard], config: EngineConfig) -
     if config.is_here:
         return run_here(task, job.loaded, shards, config.workers)
     return run_in_processes(task, shards, config)
+
+
+def made_by(config: EngineConfig | None) -> dict[str, Any]:
+    """Return what parts depend on beside their inputs: a value of the workspace's stamp.
+
+    So no result has parts of two versions, nor of one thread and of several, whose sums differ.
+    """
+    return {"versions": versions(), "threads": (config or EngineConfig()).threads}
 
 
 @functools.cache
@@ -275,7 +332,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _describe(error: Exception) -> str:
+def ended_message(error: Exception) -> str:
+    """Return what to tell the user about a worker that cannot make any more parts."""
+    return (
+        f"the worker on {platform.node()} ended ({describe_error(error)}). Finished parts are "
+        "kept; run the same command again."
+    )
+
+
+def describe_error(error: Exception) -> str:
     """Return an error in one line, with the place that raised it."""
     text = (str(error).splitlines() or [""])[0][:200]
     frames = traceback.extract_tb(error.__traceback__)

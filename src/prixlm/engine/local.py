@@ -1,34 +1,47 @@
 """The local engine: shards in this process, or in several that share the machine's cores."""
 
 import contextlib
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
-import pickle
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, Literal
 
-from prixlm.engine.jobs import EngineConfig, Made, Shard, Task, Work, Worker, open_worker
+from prixlm.engine.jobs import (
+    EngineConfig,
+    Running,
+    Shard,
+    Task,
+    Work,
+    Worker,
+    check_versions,
+    ended_message,
+    open_worker,
+)
 from prixlm.errors import PrixError
-from prixlm.threads import limited_threads
+from prixlm.threads import limited_threads, use_one_thread
+from prixlm.untrusted import log_to_stderr
 
-_READY, _MADE, _ERROR, _DIED = "ready", "made", "error", "died"
-"""What a process reports: its state is loaded, a shard was tried, what the user has to fix."""
+_Report = Literal["started", "ready", "made", "error", "died"]
+"""What a process reports: it can receive its task, its state is loaded, a shard was tried, or what
+the user has to fix. That it died is concluded from the end of its pipe."""
 _EARLY = (
     "the worker processes ended before they had loaded their state. Either they were killed (check "
     "the memory), or the script needs `if __name__ == '__main__':` around its code."
 )
+_log = logging.getLogger(__name__)
 
 
 def run_here(
     task: Task, work: Work | None, shards: Sequence[Shard], threads: int | None
-) -> Iterator[Made]:
+) -> Running:
     """Make all parts in this process: the reference for all engines. threads: None for all."""
     worker = Worker(task, work)
     with limited_threads(threads) if threads else contextlib.nullcontext():
@@ -36,40 +49,61 @@ def run_here(
             yield shard, worker.make(shard)
 
 
-def run_in_processes(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Iterator[Made]:
+def run_in_processes(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Running:
     """Make parts in several processes. One that dies is replaced, and its shard is tried again."""
     assert config.workers is not None
-    payload = pickle.dumps(task)
     waiting = deque(shards)
     num_early = 0  # processes that died while they loaded, since the last one that did not
     processes: list[_Process] = []
     try:
         for number in range(min(config.workers, len(shards))):
-            processes.append(_Process.start(payload, _devices(number, config)))
+            processes.append(_Process.start(_devices(number, config)))
         while waiting or any(process.shard for process in processes):
-            by_connection = {process.connection: process for process in processes}
-            for connection in multiprocessing.connection.wait(list(by_connection)):
-                assert isinstance(connection, Connection)
-                process = by_connection[connection]
+            for process in _reporting(processes):
                 kind, value = process.receive()
-                if kind == _ERROR:
-                    raise PrixError(value)
-                if kind == _DIED:
-                    num_early = 0 if process.is_ready else num_early + 1
-                    if num_early == task.tries:
-                        raise PrixError(_EARLY)
-                    processes[processes.index(process)] = process.replace(payload)
-                    continue
-                if kind == _MADE and process.shard is not None:
-                    made, process.shard = process.shard, None
-                    yield made, value
-                if process.shard is None and waiting:
+                match kind:
+                    case "started":
+                        process.send(task.versions)
+                        process.send(task)
+                    case "ready":
+                        process.is_ready, num_early = True, 0
+                    case "made":
+                        assert process.shard is not None
+                        made, process.shard = process.shard, None
+                        yield made, value
+                    case "error":
+                        raise PrixError(value)
+                    case "died":
+                        num_early = 0 if process.is_ready else num_early + 1
+                        _replace(process, processes, waiting, num_early == task.tries)
+                        num_early %= task.tries  # each worker that is let go costs as many
+            for process in processes:
+                if process.is_ready and process.shard is None and waiting:
                     process.shard = waiting.popleft()
-                if process.shard is not None:
                     process.send(process.shard)
     finally:
         for process in processes:
             process.end()
+
+
+def _replace(
+    dead: "_Process", processes: "list[_Process]", waiting: deque[Shard], is_hopeless: bool
+) -> None:
+    """Start a process in the place of a dead one. If that is hopeless, let the others do its work.
+
+    waiting: its shard is put back there.
+    """
+    dead.end()
+    if dead.shard is not None:
+        waiting.appendleft(dead.shard)
+    position = processes.index(dead)
+    if not is_hopeless:
+        processes[position] = _Process.start(dead.devices)
+        return
+    del processes[position]
+    if not any(process.is_ready for process in processes):
+        raise PrixError(_EARLY)
+    _log.warning("a worker ended again and again while it loaded: %d go on", len(processes))
 
 
 @dataclass
@@ -83,35 +117,27 @@ class _Process:
     is_ready: bool = False
 
     @classmethod
-    def start(cls, payload: bytes, devices: str | None) -> "_Process":
+    def start(cls, devices: str | None) -> "_Process":
         # Not fork: the threads of Arrow, DuckDB and torch do not survive it.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, payload, devices), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, devices), daemon=True)
         process.start()
         theirs.close()  # so that the end of the process ends the pipe
         return cls(process, ours, devices)
 
-    def receive(self) -> tuple[str, Any]:
+    def receive(self) -> tuple[_Report, Any]:
         """Return what the process reports, also that it has died."""
         try:
-            kind, value = self.connection.recv()
+            report: tuple[_Report, Any] = self.connection.recv()
         except (EOFError, OSError):
-            return _DIED, None
-        self.is_ready = True
-        return kind, value
+            return "died", None
+        return report
 
-    def send(self, shard: Shard) -> None:
-        """Give the process a shard. If it has died, `receive` says so."""
+    def send(self, value: object) -> None:
+        """Send the process something. If it has died, `receive` says so."""
         with contextlib.suppress(OSError):
-            self.connection.send(shard)
-
-    def replace(self, payload: bytes) -> "_Process":
-        """Return a new process that begins with the shard of this one."""
-        self.end()
-        successor = _Process.start(payload, self.devices)
-        successor.shard = self.shard
-        return successor
+            self.connection.send(value)
 
     def end(self) -> None:
         """Kill the process: what it has not published is of no use."""
@@ -120,34 +146,46 @@ class _Process:
         self.connection.close()
 
 
+def _reporting(processes: "Sequence[_Process]") -> "list[_Process]":
+    """Wait until some processes have something to say, and return these."""
+    by_connection = {process.connection: process for process in processes}
+    ready = multiprocessing.connection.wait(list(by_connection))
+    return [process for connection, process in by_connection.items() if connection in ready]
+
+
 def _devices(number: int, config: EngineConfig) -> str | None:
     """Return the GPUs of a worker, by number; None to leave the choice to torch."""
     count = int(config.gpus_per_worker)
     return ",".join(str(number * count + i) for i in range(count)) if count else None
 
 
-def _serve(connection: Connection, payload: bytes, devices: str | None) -> None:
+def _serve(connection: Connection, devices: str | None) -> None:
     """Run a worker process: load the state, then make the parts of the shards that arrive."""
+    log_to_stderr()
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     use_one_thread()
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
+
+    def report(kind: _Report, value: object = None) -> None:
+        connection.send((kind, value))
+
     try:
-        worker = open_worker(payload)
-        connection.send((_READY, None))
+        report("started")
+        check_versions(connection.recv())
+        worker = open_worker(connection.recv())
+        report("ready")
         with limited_threads(1):
             while True:
-                connection.send((_MADE, worker.make(connection.recv())))
-    except PrixError as error:
-        connection.send((_ERROR, str(error)))
-
-
-def use_one_thread() -> None:
-    """Let this process compute with one thread; call it before torch or numpy are imported."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"
+                report("made", worker.make(connection.recv()))
+    except (EOFError, BrokenPipeError):  # the parent has ended
+        os._exit(1)
+    except Exception as error:
+        # Reported, not raised: the parent would replace the process and meet the same error again.
+        with contextlib.suppress(OSError):
+            report("error", str(error) if isinstance(error, PrixError) else ended_message(error))
 
 
 def end_with_parent() -> None:

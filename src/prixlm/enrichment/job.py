@@ -24,9 +24,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from prixlm.engine.jobs import EngineConfig
 from prixlm.enrichment.budget import (
@@ -41,8 +43,8 @@ from prixlm.enrichment.budget import (
 )
 from prixlm.enrichment.gaps import GapFinder
 from prixlm.enrichment.report import Report, write_report
-from prixlm.enrichment.run import EnrichConfig, Whole, enrich
-from prixlm.enrichment.trial import Trial, reliability_curves, trial_tables
+from prixlm.enrichment.run import EnrichConfig, Whole, enrich, num_asked
+from prixlm.enrichment.trial import read_trials, reliability_curves, trial_tables
 from prixlm.entities.mirror import mirror
 from prixlm.errors import PrixError
 from prixlm.files import disk_errors, locked, read_json, write_atomically
@@ -57,6 +59,7 @@ from prixlm.proposals.marks import has_marks
 from prixlm.proposals.tables import read_manifest
 from prixlm.proposals.work import FORMAT, STATE_FILE, read_state
 from prixlm.rankers.complex import train_graph
+from prixlm.remote import staged_folder
 from prixlm.reports.console import proposal_sentences, trial_sentences
 from prixlm.training.pretrain import pretrain
 from prixlm.types import Progress
@@ -67,6 +70,8 @@ _EDGE = 1 << 16
 _SPLIT_PER_SECOND, _ASKED_PER_SECOND, _FITTING = 300_000, 1_000, 20.0
 """For estimates only: triples that are split in a second, questions asked without a model in a
 second, and the seconds that the confidence is fitted in."""
+_SECONDS_A_NAME = 0.05
+"""To write a name: 40 to 70 ms on one core, fitting included (docs/results/labels.md)."""
 _TRAIN_AND_ASK = "train and ask"
 _FEW_VALID = 100
 """Valid facts below which a confidence is hardly worth its name."""
@@ -76,6 +81,9 @@ _MADE = {"kb", "split", "split-facts", "everything", "proposals", "report", *_TR
 """Folders of a work folder."""
 _HIDDEN_LINKS = 0.1
 """Share of the linked concepts whose links are withheld to fit the confidence of new links."""
+
+WRITTEN = {"quick": 1_000, "standard": 5_000, "thorough": 5_000}
+"""Concepts of a language that names are written for, by effort: 40 to 70 ms each."""
 
 Announce = Callable[[str], None]
 
@@ -117,7 +125,9 @@ class JobConfig:
     @property
     def proposals(self) -> EnrichConfig:
         """The settings of the proposals. Names are proposed unless the settings say otherwise."""
-        return self.enrich or EnrichConfig(into=self.into, labels=True)
+        return self.enrich or EnrichConfig(
+            into=self.into, labels=True, written=WRITTEN[self.effort]
+        )
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,10 @@ def run_job(
         >>> sorted(path.name for path in prixlm.KB("work/split").folder.parent.iterdir())
         ['kb', 'lock', 'proposals', 'report', 'split', 'work.json']
     """
-    with open_job(sources, to, config, given, announce, progress, engine) as job:
+    with (
+        staged_folder(to) as folder,
+        open_job(sources, folder, config, given, announce, progress, engine) as job,
+    ):
         return job.run(overwrite)
 
 
@@ -221,7 +234,24 @@ def estimate_job(
     step = "everything" if kb.num_triples(split="valid") else "split"
     costs = {step: Costs(seconds=seconds, disk=disk)} | plan.costs
     costs["fit and ask"] = Costs(seconds=_FITTING + num_questions / _ASKED_PER_SECOND)
-    return JobEstimate(costs, plan, (f"{num_questions:,} questions will be asked.", *plan.notes))
+    if config.proposals.labels:
+        costs["names"] = Costs(seconds=_count_names(kb, config.proposals) * _SECONDS_A_NAME)
+    notes = [f"{num_questions:,} questions will be asked."]
+    if given.reader is not None:
+        notes.append("The reader takes about a second more for each, which is not counted here.")
+    return JobEstimate(costs, plan, (*notes, *plan.notes))
+
+
+def _count_names(kb: KB, config: EnrichConfig) -> int:
+    """Return how many names are written at most: to fit the confidence, and as proposals."""
+    concepts = kb.concepts()
+    num_concepts = len(np.unique(concepts))
+    total = 0
+    for lang in config.into:
+        ids = kb.entity_range(lang)
+        named = len(np.unique(concepts[ids.start : ids.stop]))
+        total += min(named, num_asked(config)) + min(num_concepts - named, config.written)
+    return total
 
 
 @contextmanager
@@ -283,6 +313,7 @@ class Job:
                     folder,
                     format=self.config.format,
                     langs=self._langs(),
+                    engine=None if self.engine is None else replace(self.engine, gpus_per_worker=0),
                     progress=self.progress,
                 )
         return KB(folder)
@@ -446,7 +477,7 @@ class Job:
         return folder
 
     def _write_report(self, whole: KB, manifest: dict[str, Any], model: Path | None) -> Path:
-        trials = [Trial.from_dict(values) for values in manifest["trials"]]
+        trials = read_trials(manifest)
         loss = None if model is None else model / "loss.png"
         report = Report(
             whole,

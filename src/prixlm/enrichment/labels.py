@@ -11,8 +11,6 @@ have not read the concept that they are asked for. Nothing is proposed without a
 language, nor where a name exists.
 
 Memory does not grow with the KB: the fit reads a sample, and proposals are made batch by batch.
-
-Dimension letters: N candidate names, a few of each concept.
 """
 
 import logging
@@ -24,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from prixlm.arrays import random_positions, rank_in_group
+from prixlm.arrays import random_positions
 from prixlm.enrichment.naming.candidates import (
     Candidates,
     Kinds,
@@ -34,18 +32,13 @@ from prixlm.enrichment.naming.candidates import (
     Thing,
     is_taken,
 )
+from prixlm.enrichment.naming.confidence import NUM_FOLDS, Judged, NameConfidence
+from prixlm.enrichment.naming.patterns import Langs
 from prixlm.enrichment.naming.writing import Examples, NameWriter
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.languages import script_of_language, script_of_text, word_frequencies
-from prixlm.metrics import Reliability, reliability
+from prixlm.languages import script_of_language, script_of_text
 from prixlm.proposals.tables import LABEL_SCHEMA
-from prixlm.rankers.calibrated import (
-    CalibratedTrees,
-    TreeConfig,
-    cross_scores,
-    fit_probability,
-)
 from prixlm.romanise import romanise
 from prixlm.types import Array, Progress
 
@@ -53,19 +46,15 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 1 << 14
 _BATCH_THINGS = 500
 _MIN_CONCEPTS = 100
-_NUM_FOLDS = 4
 _LEXICON_NAMES = 200_000
 """Names of the language whose words are known words."""
 _MOSTLY_TAKEN = 0.5
 """Share of names taken over from which on none are written: that would add little for its time."""
+_TOO_DIFFERENT = (
+    "its linked names are too few or too different from others to learn how it writes them."
+)
 _SCRIPTS = {"Jpan": ("Hani", "Hira", "Kana")}
 """Languages that are written in several scripts."""
-_TREES = TreeConfig(smooth=True)
-"""A language may have few hundred linked names: trees alone order the surest ones badly."""
-_FIRST = TreeConfig(forest=True, smallest=5, smooth=True, inverse_penalty=0.03)
-"""Of the first name of each concept: one row for each, few for boosted trees."""
-_NO_OTHER = -10.0
-"""Score of a second name where there is none."""
 _UNLIKE = 0.01
 """Share of the concepts learnt from that fewer languages name than a proposal's concept may."""
 _COMPARED, _ALIKE = 300, 60
@@ -102,6 +91,20 @@ _LINKED = f"""
     WITH own AS ({_OWN})
     SELECT count(DISTINCT o.concept) FROM own o JOIN entities e USING (concept)
     WHERE e.lang <> $lang
+"""
+# Concepts that the language does not name, those with most facts first: they are missed most.
+_MOST_WANTED = f"""
+    WITH own AS ({_OWN}), unnamed AS (
+        SELECT concept FROM entities WHERE concept NOT IN (SELECT concept FROM own)
+        GROUP BY concept HAVING count(DISTINCT (name, lang)) >= $least
+    ), ends AS (
+        SELECT subject AS entity FROM triples UNION ALL SELECT object FROM triples
+    ), facts AS (
+        SELECT e.concept, count(*) AS number FROM ends JOIN entities e ON e.id = ends.entity
+        GROUP BY e.concept
+    )
+    SELECT concept FROM unnamed LEFT JOIN facts USING (concept)
+    ORDER BY coalesce(number, 0) DESC, concept LIMIT $most
 """
 _KINDS = """
     SELECT DISTINCT concept, relation, role FROM (
@@ -166,7 +169,7 @@ class LabelProposer:
         rows = kb.query(_AGREEMENT, self._asked).fetchall()
         self._rate = {other: same / (both + 2) for other, both, same in rows}
         self.sources: list[str] = []  # languages that names are written from
-        self.reliability: Reliability
+        self.why_none_written = ""  # although names were to be written
         self._foreign = _foreign_scripts(things, self._scripts)
         self._fit(things)
 
@@ -198,19 +201,18 @@ class LabelProposer:
         position = random_positions(len(things), self.config.seed)
         # The first ones by `position` are asked: each fold has its share of them.
         share = min(1.0, self.config.asked / len(things))
-        fold = (position / share * _NUM_FOLDS).astype(np.int64) % _NUM_FOLDS
+        fold = (position / share * NUM_FOLDS).astype(np.int64) % NUM_FOLDS
         taken = np.array([is_taken(thing) for thing in things])
         examples: dict[str, _Linked] = {}
         if self.config.sources and taken.mean() < _MOSTLY_TAKEN:
             examples = self._examples(things, position)
             self.sources = list(examples)
         if examples:
-            self._language = Language(word_frequencies(self.lang))
+            self._language = Language.of(self.lang)
+        else:
+            self.why_none_written = self._why_none_written(float(taken.mean()))
         if not taken.any() and not examples:
-            raise PrixError(
-                "none of its names is used in another language, and its linked names are too few "
-                "or too different from others to learn how it writes them."
-            )
+            raise PrixError(f"none of its names is used in another language, and {_TOO_DIFFERENT}")
         # Concepts that fewer languages name than almost all of these are unlike what is learnt.
         num_langs = [_num_langs(thing) for thing in things]
         self._fewest_langs = int(np.quantile(num_langs, _UNLIKE, method="lower"))
@@ -221,45 +223,33 @@ class LabelProposer:
             asked = np.arange(len(things))
         parts = [
             self._ask_fold(things, kind, fold, asked[fold[asked] == number], number, examples)
-            for number in range(_NUM_FOLDS)
+            for number in range(NUM_FOLDS)
         ]
         folds = np.concatenate([np.full(len(p.concept), n) for n, p in enumerate(parts)])
-        features = np.concatenate([part.features for part in parts])
-        is_right = np.concatenate([part.is_right for part in parts])
-        concept = np.concatenate([part.concept for part in parts])
-        self._check_examples(is_right, folds)
-        score = cross_scores(lambda _: features, is_right, folds, _TREES)
-        self._model = CalibratedTrees.cross_fit(lambda _: features, is_right, folds, _TREES, score)
-        # Whether the first name of a concept is right also depends on those behind it: a second
-        # model judges first names alone. Its folds are those of the first one.
-        first = _best_rows(concept, score, 1)
-        beside = _beside(features, concept, score, first)
-        is_right, folds = is_right[first], folds[first]
-        self._first: CalibratedTrees | None = None
-        score = score[first]
-        if _has_both(is_right, folds):
-            score = cross_scores(lambda _: beside, is_right, folds, _FIRST)
-            self._first = CalibratedTrees.cross_fit(
-                lambda _: beside, is_right, folds, _FIRST, score
-            )
-        held = folds == _NUM_FOLDS - 1
-        tried = fit_probability(score[~held], is_right[~held])
-        self.reliability = reliability(tried.predict(score[held]), is_right[held])
-        self._first_probability = fit_probability(score, is_right)
+        self._confidence = NameConfidence.fit(
+            np.concatenate([part.concept for part in parts]),
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.is_right for part in parts]),
+            folds,
+        )
+        self.reliability = self._confidence.reliability
         lexicon = self._lexicon()
         writers = {
             lang: NameWriter(linked.examples, vocabulary=lexicon.vocabulary)
             for lang, linked in examples.items()
         }
-        self._namer = self._make_namer(writers, lexicon, Kinds(kind, things))
+        self._namer = self._make_namer(writers, lexicon, Kinds(kind, things, self.lang))
 
-    def _check_examples(self, is_right: Array, folds: Array) -> None:
-        if not _has_both(is_right, folds):
-            share = "all" if len(is_right) and is_right.all() else "almost none"
-            raise PrixError(
-                f"{share} of its linked names can be told from the names in other languages, so "
-                "there is nothing to learn from about how it names things."
-            )
+    def _why_none_written(self, share_taken: float) -> str:
+        """Return why no names are written, as a sentence; "" if none were asked for."""
+        if not (self.config.sources and self.config.written):
+            return ""
+        if share_taken < _MOSTLY_TAKEN:
+            return _TOO_DIFFERENT
+        return (
+            f"{share_taken:.0%} of its linked names are used in another language, so names are "
+            "only taken over: written ones would add little for their time."
+        )
 
     def _examples(self, things: Sequence[Thing], position: Array) -> "dict[str, _Linked]":
         """Return linked names of the languages that teach most about this one's spelling."""
@@ -274,12 +264,12 @@ class LabelProposer:
             for lang, pairs in names.items()
             if len(pairs) >= _MIN_CONCEPTS
         }
-        worth = {lang: _worth(things, pairs) for lang, pairs in chosen.items()}
+        worth = {lang: _worth(things, pairs, (lang, self.lang)) for lang, pairs in chosen.items()}
         found: dict[str, _Linked] = {}
         for lang in _choose(worth, self.config.sources):
             pairs = [(name, things[row].own or "") for row, name in chosen[lang]]
             rows = np.array([row for row, _ in chosen[lang]])
-            found[lang] = _Linked(Examples(pairs, self._scripts), rows)
+            found[lang] = _Linked(Examples(pairs, self._scripts, (lang, self.lang)), rows)
         return found
 
     def _ask_fold(
@@ -297,7 +287,7 @@ class LabelProposer:
             np.flatnonzero(mask).tolist() for mask in (fold == number, fold != number)
         )
         lexicon = self._lexicon([things[row] for row in inside])
-        kinds = Kinds([kind[row] for row in outside], [things[row] for row in outside])
+        kinds = Kinds([kind[row] for row in outside], [things[row] for row in outside], self.lang)
         writers = {
             lang: NameWriter(
                 linked.examples,
@@ -313,10 +303,12 @@ class LabelProposer:
     def _make_namer(
         self, writers: Mapping[str, NameWriter], lexicon: Lexicon, kinds: Kinds
     ) -> Namer:
-        return Namer(self._scripts, self._rate, writers, lexicon, kinds, self._foreign)
+        return Namer(self._scripts, self._rate, writers, lexicon, kinds, self._foreign, self.lang)
 
     def _kind(self, things: Sequence[Thing]) -> list[list[int]]:
         """Return the relations of each thing, as subject (even) and as object (odd)."""
+        if not things:
+            return []
         concepts = pa.table({"concept": pa.array([t.concept for t in things], pa.int64())})
         rows = self.kb.join_table(concepts, _KINDS)
         kind: dict[int, list[int]] = {}
@@ -326,68 +318,58 @@ class LabelProposer:
         return [kind.get(thing.concept, []) for thing in things]
 
     def propose(self, progress: Progress | None = None) -> pa.Table:
-        """Return names for every concept without one, the most confident first."""
+        """Return names for every concept without one, the most confident first.
+
+        Names are written for the concepts with most facts, and taken over for all.
+        """
         tables = []
         self.num_unnamed = self.num_written_for = self.num_unlike = 0
+        wanted = self._most_wanted() if self.sources else set()
         for batch in self._read(named=False):
-            for start in range(0, len(batch), _BATCH_THINGS):
-                asked = batch[start : start + _BATCH_THINGS]
-                things = [t for t in asked if _num_langs(t) >= self._fewest_langs]
-                self.num_unlike += len(asked) - len(things)
-                write = bool(self.sources) and self.num_written_for < self.config.written
-                tables.append(self._propose_some(things, write))
-                self.num_unnamed += len(asked)
-                self.num_written_for += write * len(things)
-                if progress is not None and write:
-                    done = min(self.num_written_for, self.config.written)
-                    progress(f"names in {self.lang}", done, self.config.written)
+            things = [t for t in batch if _num_langs(t) >= self._fewest_langs]
+            self.num_unnamed += len(batch)
+            self.num_unlike += len(batch) - len(things)
+            # One join over all triples for the batch: for a small part it takes as long.
+            kind = self._kind(things)
+            for write in (True, False):
+                rows = [n for n, thing in enumerate(things) if (thing.concept in wanted) == write]
+                for start in range(0, len(rows), _BATCH_THINGS):
+                    some = rows[start : start + _BATCH_THINGS]
+                    judged = self._judge(
+                        [things[n] for n in some], [kind[n] for n in some], write=write
+                    )
+                    tables.append(self._as_table(judged, [things[n] for n in some]))
+                    self.num_written_for += write * len(some)
+                    if progress is not None and wanted:
+                        progress(f"names in {self.lang}", self.num_written_for, len(wanted))
         return pa.concat_tables([LABEL_SCHEMA.empty_table(), *tables]).sort_by(_ORDER)
 
-    def ask(self, things: Sequence[Thing], *, write: bool = True) -> tuple[Candidates, Array]:
-        """Return the candidates of some things, and the confidence of each: (N,)."""
-        candidates, confidence, _ = self._judge(things, write=write)
-        return candidates, confidence
+    def _most_wanted(self) -> set[int]:
+        """Return the concepts that names are written for."""
+        asked = {**self._asked, "least": self._fewest_langs, "most": self.config.written}
+        return {concept for (concept,) in self.kb.query(_MOST_WANTED, asked).fetchall()}
 
     def _judge(
-        self, things: Sequence[Thing], *, write: bool = True
-    ) -> tuple[Candidates, Array, Array]:
-        """Return candidates, their confidence, and their score, which has no steps: (N,) each.
-
-        Scores can be compared among first names, and among the others.
-        """
+        self, things: Sequence[Thing], kind: Sequence[Sequence[int]], *, write: bool = True
+    ) -> Judged:
+        """Return the candidates of some things with their confidence."""
         namer = self._namer if write else replace(self._namer, writes=False)
-        candidates = namer.candidates(things, self._kind(things))
-        score = self._model.score(candidates.features)
-        confidence = self._model.calibrate(score)
-        first = _best_rows(candidates.concept, score, 1)
-        if len(first):
-            beside = _beside(candidates.features, candidates.concept, score, first)
-            score_of_first = score[first] if self._first is None else self._first.score(beside)
-            confidence[first] = self._first_probability.predict(score_of_first)
-            # A concept has one name: what the first one has is not left for the others.
-            _, group = np.unique(candidates.concept, return_inverse=True)
-            of_first = confidence[first][group]  # `first` has one row for each concept, in order
-            is_other = np.ones(len(score), bool)
-            is_other[first] = False
-            most = np.minimum(of_first, 1 - of_first)
-            confidence[is_other] = np.minimum(confidence, most)[is_other]
-            score[first] = score_of_first
-        return candidates, confidence, score
+        return self._confidence.judge(namer.candidates(things, kind))
 
     def best(self, things: Sequence[Thing]) -> list[tuple[str, float, float]]:
         """Return the best name of each thing, its confidence and its score; "" without any.
 
         The confidence has steps; the score orders names of one step, too.
         """
-        candidates, confidence, score = self._judge(things)
-        best = _best_rows(candidates.concept, confidence, 1)
+        judged = self._judge(things, self._kind(things))
+        candidates = judged.candidates
         found = {
             int(candidates.concept[row]): (
                 candidates.text[row],
-                float(confidence[row]),
-                float(score[row]),
+                float(judged.confidence[row]),
+                float(judged.score[row]),
             )
-            for row in best
+            for row in judged.best(1)
         }
         return [found.get(thing.concept, ("", 0.0, -np.inf)) for thing in things]
 
@@ -403,9 +385,10 @@ class LabelProposer:
         """Return names of the language, a sample of them if there are many."""
         return [name for _, name in self._names()]
 
-    def _propose_some(self, things: Sequence[Thing], write: bool) -> pa.Table:
-        candidates, confidence = self.ask(things, write=write)
-        best = _best_rows(candidates.concept, confidence, self.config.answers)
+    def _as_table(self, judged: Judged, things: Sequence[Thing]) -> pa.Table:
+        """Return the names that are sure enough as proposals."""
+        candidates, confidence = judged.candidates, judged.confidence
+        best = judged.best(self.config.answers)
         best = best[confidence[best] >= self.config.min_confidence]
         keys = {thing.concept: min(key for _, _, key in thing.names) for thing in things}
         columns = {
@@ -470,16 +453,16 @@ def _num_langs(thing: Thing) -> int:
     return sum(len(langs) for _, langs, _ in thing.names)
 
 
-def _worth(things: Sequence[Thing], pairs: Sequence[tuple[int, str]]) -> float:
+def _worth(things: Sequence[Thing], pairs: Sequence[tuple[int, str]], langs: Langs) -> float:
     """Return about how many names of a source sound like those of the language.
 
-    pairs: positions of things, and their names in the source.
+    pairs: positions of things, and their names in the source. langs: the source and the language.
     """
     from rapidfuzz import fuzz
 
     some = pairs[:_COMPARED]
-    own = romanise([things[row].own or "" for row, _ in some])
-    others = romanise([name for _, name in some])
+    own = romanise([things[row].own or "" for row, _ in some], langs[1])
+    others = romanise([name for _, name in some], langs[0])
     alike = [fuzz.ratio(a, b) >= _ALIKE for a, b in zip(own, others, strict=True)]
     return len(pairs) * sum(alike) / len(some)
 
@@ -508,7 +491,8 @@ def propose_labels(
     """Return label proposals for several languages, and a summary by language.
 
     The summary has the number of names, by whether they are taken over or written, and the
-    calibration error; or the reason why a language has none, such as no links.
+    calibration error; or the reason why a language has none (`why`), such as no links, or why
+    its names are taken over only (`why_none_written`).
     """
     tables, summary = [LABEL_SCHEMA.empty_table()], {}
     for lang in langs:
@@ -534,7 +518,7 @@ def propose_language(
     table = proposer.propose(progress)
     num_written = table["how"].to_pylist().count("written")
     ece = proposer.reliability.ece
-    return table, {
+    summary = {
         "names": table.num_rows,
         "taken": table.num_rows - num_written,
         "written": num_written,
@@ -544,37 +528,7 @@ def propose_language(
         "sources": proposer.sources,
         "ece": None if np.isnan(ece) else round(ece, 4),
     }
-
-
-def _has_both(is_right: Array, folds: Array) -> bool:
-    """Return whether right and wrong rows are left without each fold."""
-    return bool(len(is_right)) and all(
-        is_right[folds != number].any() and not is_right[folds != number].all()
-        for number in range(_NUM_FOLDS)
-    )
-
-
-def _beside(features: Array, concept: Array, score: Array, first: Array) -> Array:
-    """Return what tells whether first names are right: (concepts, 4 + F).
-
-    That is their score, by how much it leads the second and the third name and all names of the
-    concept together, and their own features. first: the row of the first name of each concept.
-    """
-    order = np.lexsort((-score, concept))
-    rank = rank_in_group(concept[order])
-    _, group = np.unique(concept, return_inverse=True)
-    columns = [score[first]]
-    for place in (1, 2):
-        other = np.full(len(first), _NO_OTHER)
-        rows = order[rank == place]
-        other[group[rows]] = score[rows]
-        columns.append(score[first] - other)
-    total = np.bincount(group, np.exp(np.clip(score, -20, 20)))
-    columns.append(score[first] - np.log(total))
-    return np.column_stack([*columns, features[first]])
-
-
-def _best_rows(concept: Array, confidence: Array, number: int) -> Array:
-    """Return the rows of the most confident candidates of each concept."""
-    order = np.lexsort((-confidence, concept))
-    return np.asarray(order[rank_in_group(concept[order]) < number])
+    if proposer.why_none_written:
+        logger.info("no names are written for %s: %s", lang, proposer.why_none_written)
+        summary["why_none_written"] = proposer.why_none_written
+    return table, summary

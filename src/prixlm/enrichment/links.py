@@ -3,7 +3,7 @@
     table, summary = propose_links(kb, ["el"], "en")
 
 The linker (`linking/linker.py`) is fitted on the links that the KB has, hidden in turn. With an
-encoder, which may know them, it is fitted on the links that the split withholds
+encoder or a model, which may know them, it is fitted on the links that the split withholds
 (`prixlm split --hide-links`). Entities without any link count as entities without a counterpart, so
 the confidence is rather too low than too high. Withheld links are known, so they are not proposed.
 """
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from prixlm.decoding.completer import Completer
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
@@ -46,17 +47,22 @@ def propose_links(
     config: LinkConfig | None = None,
     encoder: EntityEncoder | None = None,
     progress: Progress | None = None,
+    model: Completer | None = None,
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Return link proposals from several languages into one, and a summary by language.
 
+    model: its translations of all names are evidence; some minutes for ten thousand names.
     The summary has the number of links, or the reason why a language has none.
     """
-    tables, summary = [LINK_SCHEMA.empty_table()], {}
+    tables = [LINK_SCHEMA.empty_table()]
+    summary: dict[str, Any] = {}
     for lang in langs:
         if lang == into:
+            summary[lang] = {"links": 0, "why": "it is the pivot; pass another --pivot."}
             continue
         try:
-            tables.append(_propose(kb, lang, into, config or LinkConfig(), encoder, progress))
+            settings = config or LinkConfig()
+            tables.append(_propose(kb, lang, into, settings, encoder, progress, model))
         except PrixError as error:
             logger.warning("no links for %s: %s", lang, error)
             summary[lang] = {"links": 0, "why": str(error)}
@@ -72,9 +78,12 @@ def _propose(
     config: LinkConfig,
     encoder: EntityEncoder | None,
     progress: Progress | None,
+    model: Completer | None,
 ) -> pa.Table:
     """Return the links of one language, the most confident first."""
-    problem = kb_problem(kb, lang, into, encoder=encoder, without=True, progress=progress)
+    problem = kb_problem(
+        kb, lang, into, encoder=encoder, model=model, without=True, progress=progress
+    )
     if problem.without is not None and not len(problem.without):
         raise PrixError(f"all entities of {lang} are linked into {into}: no link is missing.")
     linked = link_sides(problem, config.linker, progress)

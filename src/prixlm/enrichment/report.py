@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prixlm.config import is_kind
 from prixlm.errors import PrixError
-from prixlm.files import check_pages, quote_path, write_atomically
+from prixlm.files import alone, check_pages, quote_path, write_atomically
 from prixlm.kb.coverage import count_coverage
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability
@@ -86,9 +87,12 @@ def write_report(to: Path | str, report: Report) -> Path:
         "timings": dict(report.timings),
         "command": report.command,
     }
-    write_atomically(to / "report.html", _render_page(content))
-    write_atomically(to / "report.md", _render_markdown(content, report.tables))
-    write_atomically(to / "report.json", json.dumps(as_json, ensure_ascii=False, indent=1) + "\n")
+    text = json.dumps(as_json, ensure_ascii=False, indent=1)
+    with alone(to / "report.json"):
+        # The data go first: after a kill in between, they tell that the folder is ours.
+        write_atomically(to / "report.json", text + "\n")
+        write_atomically(to / "report.md", _render_markdown(content, report.tables))
+        write_atomically(to / "report.html", _render_page(content))
     return to / "report.html"
 
 
@@ -100,24 +104,19 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
     rankers, relations = manifest.get("rankers"), config.get("relations")
     is_right = (
         isinstance(missing, dict)
-        and isinstance(missing.get("known"), list)
-        and isinstance(config.get("min_confidence"), int | float)
-        and isinstance(config.get("limit", ""), int | None)
-        and (relations is None or _are_texts(relations))
-        and _are_texts(rankers)
-        and all(isinstance(part, dict) for part in counts)
-        and all(isinstance(kinds, dict) for part in counts for kinds in part.values())
-        and all(isinstance(number, int) for number in _numbers(counts))
+        and is_kind(missing.get("known"), list[str])
+        and is_kind(config.get("min_confidence"), float)
+        and is_kind(config.get("limit", ""), int | None)
+        and is_kind(relations, list[str] | None)
+        and is_kind(rankers, list[str])
+        and is_kind(counts, list[dict[str, dict[str, Any]]])
+        and all(is_kind(number, int) for number in _numbers(counts))
     )
     if not is_right:
         raise PrixError(
             f"the manifest of {folder} is not what `prixlm enrich` writes: make the proposals "
             "again."
         )
-
-
-def _are_texts(values: object) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _numbers(counts: Sequence[dict[str, dict[str, Any]]]) -> Iterator[Any]:
@@ -234,7 +233,7 @@ def _examples(report: Report, known: Sequence[str]) -> list[dict[str, str]]:
 def _example(row: dict[str, Any]) -> dict[str, str]:
     """Return a proposal as the texts of a table row."""
     runner_up = ""
-    if row["runner_up"]:
+    if row["runner_up"] and row["runner_up_confidence"] is not None:
         runner_up = f"{row['runner_up']} ({row['runner_up_confidence']:.2f})"
     return {
         "lang": row["lang"],
@@ -242,7 +241,7 @@ def _example(row: dict[str, Any]) -> dict[str, str]:
         "relation": row["relation_name"],
         "object": row["object_name"],
         "confidence": f"{row['confidence']:.2f}",
-        "origin": _language_list(row["origin"]),
+        "origin": _language_list(row["origin"] or ()),
         "runner_up": runner_up,
         "judged": "yes" if row["is_right"] else "no",
     }

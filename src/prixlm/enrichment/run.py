@@ -21,6 +21,7 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -32,7 +33,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.arrays import rank_in_group
-from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
+from prixlm.decoding.completer import Completer
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
 from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
 from prixlm.enrichment.labels import LabelConfig, propose_language
@@ -67,6 +69,10 @@ _SHOWN_RELATIONS = 8
 """Relations that an error lists."""
 _SUMMARY = "summary"
 """Metadata of a part of the labels: the figures of its language, as JSON."""
+_MIN_ASKED = 1_000
+"""Linked names that the confidence of written names is fitted on, at least."""
+_MAX_TRANSLATED = 50_000
+"""Names that a model translates as evidence for links: more would take hours on a CPU."""
 _PART_QUESTIONS = 512
 """Questions of one part: all that a kill can lose."""
 
@@ -135,6 +141,7 @@ def enrich(
 
     kb: a split, whose valid facts the confidence is fitted on.
     model, graph: folders of a Prix-LM and a graph embedding trained on this KB, as evidence.
+        If `kb` withholds links, its translations are evidence for new ones too.
     encoder: folder of an entity encoder; links into `config.pivot` are proposed with it.
     reader: folder of a decoder that is asked in words, as evidence.
     whole: the KB that `kb` is a split of, and models trained on it; the questions are asked there.
@@ -152,6 +159,8 @@ def enrich(
     work = check_target(to, sources, overwrite, FORMAT)
     _check_replaced(to)
     _check_kb(kb, config)
+    if config.links or encoder is not None:
+        _check_languages(kb, (config.pivot,))  # before facts and labels take their hours
     asked_kb = kb if whole is None else whole.kb
     gaps = GapFinder(asked_kb, _gap_config(asked_kb, config))
     entity_encoder = None if encoder is None else _load_encoder(kb, encoder)
@@ -160,16 +169,13 @@ def enrich(
     suite = _asked_suite(kb, fitted, config, model, graph, reader, whole, progress)
     started = time.monotonic()
     # Parts of other settings, of another KB or of other models are not resumed.
-    stamp = {
-        "config": asdict(config),
-        "kb": [kb.fingerprint(), asked_kb.fingerprint()],
-        "trained": [fitted.identity, suite.identity],
-    }
+    inputs = _inputs(kb, asked_kb, fitted, suite)
+    stamp = {"config": asdict(config), "inputs": inputs, "made by": made_by(engine)}
     with open_workspace(work, stamp) as workspace:
         fusion = _fit_fusion(kb, fitted, config, workspace, progress)
         trials = _try(kb, fusion, config, workspace, progress)
         answerable = _fit_answerable(kb, config, workspace)
-        run = _Run(config, gaps, suite, fusion.over(asked_kb, suite.rankers), answerable)
+        run = _Run(config, gaps, suite, fusion.over(asked_kb, suite.rankers), answerable, inputs)
         load = partial(
             _load_run,
             kb,
@@ -182,7 +188,7 @@ def enrich(
             else replace(whole, model=_absolute(whole.model), graph=_absolute(whole.graph)),
             workspace.folder.resolve(),
         )
-        job = ShardJob("enrich", run.shards(), load, run)
+        job = ShardJob("enrich", run.shards(), load, run, inputs)
         parts = make_parts(job, workspace, engine, progress)
         out, scratch = workspace.empty_folder("out"), workspace.empty_folder("scratch")
         counts = join_parts(asked_kb, parts, out / "proposals.parquet", config.limit, scratch)
@@ -190,7 +196,9 @@ def enrich(
         if config.labels:
             manifest["labels"] = _write_labels(asked_kb, config, workspace, out, progress)
         if config.links or entity_encoder is not None:
-            manifest["links"] = _write_links(kb, config, entity_encoder, out, progress)
+            translating = _translating_model(kb, config, model)
+            evidence = (entity_encoder, translating)
+            manifest["links"] = _write_links(kb, config, evidence, out, progress)
         _keep_fitted(workspace, out)
         write_manifest(out, manifest)
         write_timings(out, {"enrich": time.monotonic() - started})
@@ -237,11 +245,7 @@ def _check_replaced(to: Path) -> None:
 
 def _check_kb(kb: KB, config: EnrichConfig) -> None:
     """Refuse a KB without the languages or without valid facts; warn if it has few links."""
-    unknown = sorted(set(config.into) - set(kb.languages))
-    if unknown:
-        raise PrixError(
-            f"{kb.folder} has no {', '.join(unknown)}; it has {', '.join(kb.languages)}."
-        )
+    _check_languages(kb, config.into)
     if not kb.num_triples(split="valid"):
         raise PrixError(
             f"{kb.folder} has no valid triples to fit a confidence on, of {kb.num_triples():,} in "
@@ -264,6 +268,15 @@ def _check_kb(kb: KB, config: EnrichConfig) -> None:
                 kb.folder,
                 lang,
             )
+
+
+def _check_languages(kb: KB, langs: Sequence[str]) -> None:
+    """Refuse a KB without some languages."""
+    unknown = sorted(set(langs) - set(kb.languages))
+    if unknown:
+        raise PrixError(
+            f"{kb.folder} has no {', '.join(unknown)}; it has {', '.join(kb.languages)}."
+        )
 
 
 def _gap_config(kb: KB, config: EnrichConfig) -> GapConfig:
@@ -347,6 +360,16 @@ def _keep_fitted(workspace: Workspace, out: Path) -> None:
         shutil.copyfile(workspace.folder / name, out / name)
 
 
+def _inputs(kb: KB, asked_kb: KB, fitted: Suite, suite: Suite) -> dict[str, str]:
+    """Return what tells KBs and trained models from others."""
+    return {
+        "KB": kb.fingerprint(),
+        "whole KB": asked_kb.fingerprint(),
+        "models": fitted.identity,
+        "models of the whole KB": suite.identity,
+    }
+
+
 def _absolute(path: Path | str | None) -> Path | None:
     """Return a path that another process finds too."""
     return None if path is None else absolute(path)
@@ -372,6 +395,7 @@ def _load_run(
         suite,
         fusion.over(asked_kb, suite.rankers),
         Answerability.load(fitted_in / ANSWERABLE_FILE),
+        _inputs(kb, asked_kb, fitted, suite),
     )
 
 
@@ -384,8 +408,13 @@ class _Run:
     suite: Suite
     fusion: Fusion
     answerable: Answerability
+    loaded_from: dict[str, str]
     # The last block, since a block has several shards.
     _block: dict[tuple[str, range], Gaps] = field(default_factory=dict)
+
+    def inputs(self) -> dict[str, str]:
+        """Return what tells KBs and models from others."""
+        return self.loaded_from
 
     def shards(self) -> list[Shard]:
         """Return a shard per `_PART_QUESTIONS` questions of a block: language, block and rows."""
@@ -467,11 +496,21 @@ def _to_column(values: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(values, mask=is_null).cast(kind)
 
 
+def num_asked(config: EnrichConfig) -> int:
+    """Return how many named concepts the confidence of written names is fitted on, at most.
+
+    About as many as names are written for.
+    """
+    return min(LabelConfig().asked, max(_MIN_ASKED, config.written))
+
+
 def _write_labels(
     kb: KB, config: EnrichConfig, workspace: Workspace, out: Path, progress: Progress | None
 ) -> dict[str, Any]:
     """Write the label proposals, one language after another; return their summary."""
-    settings = LabelConfig(min_confidence=config.min_confidence, written=config.written)
+    settings = LabelConfig(
+        min_confidence=config.min_confidence, written=config.written, asked=num_asked(config)
+    )
     parts = []
     for lang in config.into:
 
@@ -488,16 +527,42 @@ def _write_labels(
     }
 
 
+def _translating_model(kb: KB, config: EnrichConfig, model: Path | str | None) -> Completer | None:
+    """Return the model whose translations are evidence for links; None, with a line, if it cannot.
+
+    It was trained on the known links, so only withheld links can tell how far to trust it.
+    """
+    if model is None:
+        return None
+    langs = {*config.into, config.pivot}
+    num_names = sum(len(kb.entity_range(lang)) for lang in langs)
+    if not kb.withholds_links:
+        logger.info("links without the model's translations: %s withholds no links", kb.folder)
+        return None
+    if num_names > _MAX_TRANSLATED:
+        logger.warning(
+            "links without the model's translations: %d names of %s are too many to translate, "
+            "expected %d or fewer",
+            *(num_names, ", ".join(sorted(langs)), _MAX_TRANSLATED),
+        )
+        return None
+    completer = Completer(model, kb)
+    completer.model.settings.lineage.check_unseen_links(kb, "the model")
+    return completer
+
+
 def _write_links(
     kb: KB,
     config: EnrichConfig,
-    encoder: EntityEncoder | None,
+    evidence: tuple[EntityEncoder | None, Completer | None],
     out: Path,
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Write the link proposals; return their summary."""
-    settings = LinkConfig(min_confidence=config.min_confidence)
-    table, summary = propose_links(kb, config.into, config.pivot, settings, encoder, progress)
+    settings, (encoder, model) = LinkConfig(min_confidence=config.min_confidence), evidence
+    table, summary = propose_links(
+        kb, config.into, config.pivot, settings, encoder, progress, model
+    )
     write_table(out, "links", table)
     return summary
 

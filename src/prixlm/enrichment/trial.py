@@ -4,28 +4,60 @@
     trial_tables(trials)
 
 The questions (subject and relation) of a language's test facts are asked as `enrich` asks them, and
-the answers are compared with the test facts. Facts that another language states can be carried over
-without learning, so the results are also given on the facts that no other language states (`no
-transfer`). Every question has an answer here.
+the answers are compared with the test facts. Every question has an answer here. Facts that another
+language states can be carried over without learning, so the results are also given on subsets:
+
+- by the truth, `no transfer`: the asked facts are stated in no other language. Where another
+  language states a different object, that is a confident and wrong answer here, and nobody can know
+  it in advance. So a confidence cannot be calibrated on this subset.
+- by the answer, `answer stated` and `answer unstated`: whether another language states the best
+  answer. This is known when a fact is proposed, so a confidence should hold on both.
 
 Dimension letters: Q questions, N answers of all questions.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
 from prixlm.arrays import rank_in_group
+from prixlm.config import checked, is_kind
 from prixlm.enrichment.gaps import relations_of_one_object
+from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.metrics import AtLevel, Reliability, at_levels, average_precision, reliability
+from prixlm.rankers.base import Ranked
 from prixlm.rankers.fusion import Fusion
-from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.heldout import Questions, read_facts
+from prixlm.rankers.links import MergedLookup
 from prixlm.reports.tables import ResultTable
+from prixlm.types import Array
 
-SUBSETS = ("all", "no transfer")
+_TITLES = {
+    "all": "all facts",
+    "no transfer": "no transfer facts",
+    "answer stated": "best answer stated elsewhere: facts",
+    "answer unstated": "best answer stated nowhere: facts",
+}
+SUBSETS = tuple(_TITLES)
+_KINDS: dict[str, Any] = {
+    "method": str,
+    "lang": str,
+    "subset": str,
+    "held_out": int,
+    "right": float,
+    "reliability": dict[str, Any],
+    "levels": list[dict[str, Any]],
+    "average_precision": float,
+}
+_MEASURED: dict[str, Any] = {
+    "number": int,
+    **dict.fromkeys(("ece", "brier", "auroc"), float),
+    "bins": list[list[float]],
+}
+"""Kinds of the values of a trial and of its reliability in JSON, where NaN is null."""
 LEVELS = (0.5, 0.8, 0.95)
 FUSED = "fused"
 """The method that uses everything, and that `enrich` uses."""
@@ -52,13 +84,40 @@ class Trial:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Trial":
-        """Read what `as_dict` returned."""
-        fields = _with_nan(dict(values))
-        measured = fields["reliability"]
+        """Read what `as_dict` returned; ValueError if it is something else."""
+        fields = checked(_with_nan(values), _KINDS)
+        measured = checked(fields["reliability"], _MEASURED)
+        levels = [checked(level, get_type_hints(AtLevel)) for level in fields["levels"]]
         bins = [tuple(part) for part in measured["bins"]]
-        fields["reliability"] = Reliability(**measured | {"bins": bins})
-        fields["levels"] = [AtLevel(**level) for level in fields["levels"]]
-        return cls(**fields)
+        is_right = all(len(part) == 3 and is_kind(part[2], int) and part[2] > 0 for part in bins)
+        if (
+            fields["subset"] not in SUBSETS
+            or not is_right
+            or bool(bins) != (measured["number"] > 0)
+        ):
+            raise ValueError("a trial has a subset or bins that prixlm does not write")
+        try:
+            own = {
+                "reliability": Reliability(**measured | {"bins": bins}),
+                "levels": [AtLevel(**level) for level in levels],
+            }
+            return cls(**fields | own)
+        except TypeError as error:  # a name that we do not write
+            raise ValueError(str(error)) from None
+
+
+def read_trials(manifest: Mapping[str, Any], where: object = "the proposals") -> list[Trial]:
+    """Return the trials in the manifest of proposals, which others may have written.
+
+    where: names the folder in the error.
+    """
+    try:
+        return [Trial.from_dict(values) for values in manifest.get("trials", ())]
+    except ValueError as error:
+        raise PrixError(
+            f"the manifest of {where} has trials that `prixlm enrich` does not write ({error}): "
+            "make the proposals again."
+        ) from None
 
 
 def try_fusion(
@@ -88,10 +147,14 @@ def try_fusion(
     right = asked.is_right(owner, entity)
     # (Q,) facts of each question, and those of them in the subset below.
     num_facts = np.bincount(asked.owner, minlength=len(asked.queries))
+    is_stated = _best_is_stated(kb, asked, ranked)
     trials = []
     for subset in SUBSETS:
-        in_subset = np.bincount(asked.owner[facts.subsets[subset]], minlength=len(num_facts))
-        is_inside = in_subset == num_facts  # a question is in a subset if all of its facts are
+        if subset in facts.subsets:  # a question is in a subset of facts if all of its facts are
+            in_subset = np.bincount(asked.owner[facts.subsets[subset]], minlength=len(num_facts))
+            is_inside = in_subset == num_facts
+        else:
+            is_inside = is_stated if subset == "answer stated" else ~is_stated
         chosen = is_inside[owner]
         held_out = int(num_facts[is_inside].sum())
         # Calibration is of the best answer to each question, precision and recall of all answers.
@@ -111,6 +174,18 @@ def try_fusion(
     return trials
 
 
+def _best_is_stated(kb: KB, asked: Questions, ranked: Ranked) -> Array:
+    """Return whether another language's train states the best answer to each question: (Q,)."""
+    has_answer = np.flatnonzero(np.diff(ranked.offset))
+    best = ranked.offset[has_answer]
+    # Each question with its first answer alone.
+    first = Ranked(np.arange(len(best) + 1), ranked.entity[best], ranked.score[best])
+    origins = MergedLookup(kb).origins(asked.queries.select(has_answer), first)
+    is_stated = np.zeros(len(asked.queries), bool)
+    is_stated[has_answer] = [bool(langs) for langs in origins]
+    return is_stated
+
+
 def trial_tables(trials: Sequence[Trial]) -> list[ResultTable]:
     """Return a table for each subset and language: a row per method, a column per figure."""
     tables: dict[tuple[str, str], ResultTable] = {}
@@ -118,7 +193,7 @@ def trial_tables(trials: Sequence[Trial]) -> list[ResultTable]:
     for trial in sorted(trials, key=lambda trial: SUBSETS.index(trial.subset)):
         if not trial.held_out:  # in some KBs every fact is stated by another language, too
             continue
-        subset = f"{trial.lang}, {trial.subset} facts ({trial.held_out:,})"
+        subset = f"{trial.lang}, {_TITLES[trial.subset]} ({trial.held_out:,})"
         new = ResultTable("confidence", subset=subset, has_mean=False, notes=[NOTE])
         table = tables.setdefault((trial.lang, trial.subset), new)
         area = f"{100 * trial.average_precision:.1f}"

@@ -5,10 +5,10 @@
 
 A name is read as `<s> name </s>` in both directions. Its vector is the last layer's state at `<s>`
 (pooling `first`), or the mean of the states of its tokens (pooling `mean`), scaled to unit length.
-A decoder may also be read as it was pretrained, and its state at the end taken (pooling `last`).
+A decoder is read as it was pretrained, and its state at the end is taken (pooling `last`).
 Any Prix-LM or base folder can be an encoder; `mirror` trains a good one. A saved encoder is
 a Prix-LM folder that `SentenceTransformer(folder)` loads too, with the same vectors, unless it is
-a decoder that is read in both directions.
+a decoder that is read in both directions or was trained on names after a space.
 
 Dimension letters: N names, B names in one pass, L tokens of the longest of them, H width, T states.
 """
@@ -48,11 +48,11 @@ _BUDGET = 1 << 13
 class EncoderSettings:
     """How names are read: `encoder.json` in an encoder's folder."""
 
-    pooling: str = "first"  # the state at <s>, the mean of all states, or the last, at </s>
+    pooling: str | None = None  # first (at <s>), mean, or last; None: last for decoders, else first
     max_tokens: int = 25  # of one name, <s> and </s> included; longer names are cut
 
     def __post_init__(self) -> None:
-        if self.pooling not in _POOLINGS:
+        if self.pooling is not None and self.pooling not in _POOLINGS:
             raise PrixError(f"pooling {self.pooling}: expected {', '.join(_POOLINGS)}.")
         if self.max_tokens < 3:
             raise PrixError(f"max_tokens {self.max_tokens}: expected 3 or more.")
@@ -68,11 +68,17 @@ class EntityEncoder:
     """
 
     def __init__(self, model: PrixLM, settings: EncoderSettings | None = None) -> None:
-        """Use a loaded model. Names are cut to the positions that it has."""
+        """Use a loaded model. Names are cut to the positions that it has.
+
+        Without a pooling in the settings, it is `last` for a decoder and `first` for others.
+        """
         settings = settings or EncoderSettings()
         longest = min(settings.max_tokens, model.max_length)
-        self.model, self.settings = model, dataclasses.replace(settings, max_tokens=longest)
-        self.folder: Path | None = None  # that it was loaded from, as it is
+        # The first token of a decoder was pretrained to see nothing but itself.
+        pooling = settings.pooling or ("last" if model.kind.is_decoder else "first")
+        self.model = model
+        self.settings = dataclasses.replace(settings, pooling=pooling, max_tokens=longest)
+        self.folder: Path | None = None  # that it was loaded from, as it is; may be remote
         # (one or none) in front of a name, and the one after it
         self.start, self.end = model.encoder.start, model.encoder.id(model.encoder.base.end)
         self.padding = model.encoder.padding
@@ -83,6 +89,8 @@ class EntityEncoder:
 
         settings: replace those of the folder.
         """
+        # Workers of other machines fetch a remote folder themselves.
+        source = folder if is_remote(folder) else None
         folder = local_folder(folder) if is_remote(folder) else folder  # else perhaps a hub's name
         path, is_changed = Path(folder), settings is not None
         if settings is None and (path / _SETTINGS).exists():
@@ -92,7 +100,7 @@ class EntityEncoder:
                 raise PrixError(f"{path / _SETTINGS} cannot be read: {error}.") from None
         encoder = cls(load_model(folder), settings)
         if path.is_dir() and not is_changed:
-            encoder.folder = path.resolve()
+            encoder.folder = path.resolve() if source is None else Path(source)
         return encoder
 
     def save(self, folder: Path | str) -> None:
@@ -120,7 +128,12 @@ class EntityEncoder:
 
     @property
     def is_read_by_others_alike(self) -> bool:
-        """Whether `SentenceTransformer` gives these vectors: it reads a decoder causally."""
+        """Whether `SentenceTransformer` gives these vectors: it reads a decoder causally.
+
+        And it reads a name as it is, without a space before it.
+        """
+        if self.model.settings.space:
+            return False
         is_causal = self.model.settings.mask == "causal" and self.settings.pooling == "last"
         return is_causal if self.model.kind.is_decoder else self.settings.pooling != "last"
 
@@ -138,6 +151,8 @@ class EntityEncoder:
         digest.update(json.dumps(tokenizer).encode())
         if self.model.settings.reading != "script":
             digest.update(f"{self.model.settings.reading} {reading_version()}".encode())
+        if self.model.settings.space:
+            digest.update(b"space")
         for name, value in self.model.backbone.base_model.state_dict().items():
             digest.update(name.encode())
             digest.update(memoryview(value.detach().cpu().contiguous().numpy()).cast("B"))

@@ -37,6 +37,7 @@ from prixlm.files import (
     publish,
     read_json,
     read_stamp,
+    replacing,
     write_atomically,
 )
 from prixlm.kb.store import KB
@@ -101,12 +102,15 @@ def build_vectors(
     if not is_cached(folder, stamp):
         if folder.exists() and read_stamp(folder) is None:
             raise PrixError(f"{folder} is not a vector store of prixlm: move it away.")
-        with open_workspace(partial_folder(folder), stamp) as work:
-            if engine is None or engine == EngineConfig():
-                _append_vectors(kb, encoder, work.folder, progress)
+        with open_workspace(partial_folder(folder), stamp, wait=True) as work:
+            if is_cached(folder, stamp):  # another worker of this machine has built it meanwhile
+                work.remove()
             else:
-                _encode_parts(kb, encoder, work, engine, progress)
-            publish(work.folder, folder)
+                if engine is None or engine == EngineConfig():
+                    _append_vectors(kb, encoder, work.folder, progress)
+                else:
+                    _encode_parts(kb, encoder, work, engine, progress)
+                publish(work.folder, folder)
         drop_oldest_caches(folder.parent, _KEPT_STORES)
     return _open_store(folder, encoder.width)
 
@@ -144,7 +148,8 @@ def _encode_parts(
     load = None
     if encoder.folder is not None:
         load = partial(_load_encoding, encoder.folder, kb, names.resolve())
-    job = ShardJob("encode", shards, load, _Encoding(kb, encoder, names))
+    encoding = _Encoding(kb, encoder, names)
+    job = ShardJob("encode", shards, load, encoding, encoding.inputs())
     parts = make_parts(job, work, engine, progress)
     with (work.folder / _VECTORS).open("wb") as vectors, (work.folder / _OWNER).open("wb") as owner:
         for chunk, part in enumerate(parts):
@@ -164,6 +169,10 @@ class _Encoding:
     kb: KB
     encoder: EntityEncoder
     names: Path  # a row group for each chunk
+
+    def inputs(self) -> dict[str, str]:
+        """Return what tells KB and encoder from others."""
+        return {"KB": self.kb.fingerprint(), "encoder": self.encoder.fingerprint()}
 
     def __call__(self, chunk: int, path: Path) -> None:
         """Write the vectors of a chunk: (n, H) float32, row after row."""
@@ -243,8 +252,10 @@ class NeighbourIndex:
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _INDEX_STAMP).unlink(missing_ok=True)
-            faiss.write_index(self.index, str(folder / _INDEX))
-            np.asarray(self.owner, np.int32).tofile(folder / _OWNER)
+            with replacing(folder / _INDEX) as temporary:  # several workers may save it at once
+                faiss.write_index(self.index, str(temporary))
+            with replacing(folder / _OWNER) as temporary:
+                np.asarray(self.owner, np.int32).tofile(temporary)
             stamp = {"kind": self.kind, "width": self.width, "names": int(self.index.ntotal)}
             write_atomically(folder / _INDEX_STAMP, json.dumps(stamp) + "\n")
         self.folder = folder

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.decoding.batch import check_out
-from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import KINDS, build_vectors
 from prixlm.errors import PrixError
@@ -168,6 +168,7 @@ def link_file(
         "kb": linker.kb.fingerprint(),
         "linker": linker.identity(),
         "asked": [k, lang],
+        "made by": made_by(engine),
     }
     with disk_errors(out), open_workspace(partial_folder(out), stamp, out) as work:
         rows = work.make(_LINES, partial(_write_lines, lines))
@@ -178,7 +179,8 @@ def link_file(
         ]
         recipe, shared = linker.recipe(), work.share(rows)
         load = None if recipe is None else partial(_load_linking, recipe, shared, k, lang)
-        job = ShardJob("link", shards, load, _Linking(linker, rows, k, lang))
+        linking = _Linking(linker, rows, k, lang)
+        job = ShardJob("link", shards, load, linking, linking.inputs())
         parts = make_parts(job, work, engine, progress)
         write_rows((pq.read_table(part) for part in parts), SCHEMA, out, new=True)
         work.remove()
@@ -198,6 +200,10 @@ class _Linking:
     def _file(self) -> pq.ParquetFile:
         """The file, opened once: the list of its row groups may be long."""
         return pq.ParquetFile(self.lines)
+
+    def inputs(self) -> dict[str, str]:
+        """Return what tells KB and linker from others."""
+        return {"KB": self.linker.kb.fingerprint(), **self.linker.identity()}
 
     def __call__(self, index: int, path: Path) -> None:
         """Link the lines of one part and write the answers as Parquet."""

@@ -47,7 +47,7 @@ from prixlm.entities.matching import (
     lift_exact,
 )
 from prixlm.entities.names import NameHit, NameIndex, build_names, fold
-from prixlm.files import write_atomically
+from prixlm.files import parse_json, write_atomically
 from prixlm.kb.lookup import Lookup, build_lookup
 from prixlm.kb.store import KB
 from prixlm.metrics import reliability
@@ -540,7 +540,7 @@ def dump_coefficients(coefficients: Coefficients) -> str:
 
 def load_coefficients(text: str) -> Coefficients:
     """Return the coefficients of a JSON text; ValueError if it is of another version or kind."""
-    values = json.loads(text)
+    values = parse_json(text, "the file")
     if not isinstance(values, dict) or values.pop("version", None) != VERSION:
         raise ValueError("another version")
     try:

@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -29,14 +30,21 @@ from torch import Tensor
 from prixlm.config import to_toml
 from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import check_kind, disk_errors, locked, write_atomically
+from prixlm.files import check_kind, disk_errors, first_alone, locked, write_atomically
 from prixlm.kb.store import KB
 from prixlm.languages import frequent_words
-from prixlm.lm.model import PrixLM
-from prixlm.lm.token_cache import Ragged, build_tokens
+from prixlm.lm.model import PrixLM, cached_tokens
+from prixlm.lm.token_cache import Ragged
 from prixlm.lm.trim import check_reading, sample_names
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
-from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
+from prixlm.training.loop import (
+    NOT_IN_FINGERPRINT,
+    Step,
+    TrainingConfig,
+    is_first_process,
+    processes,
+    train,
+)
 from prixlm.training.sampler import Links
 from prixlm.types import Array, Progress
 
@@ -58,6 +66,7 @@ class MirrorConfig:
     epochs: int = 2  # passes over the pairs
     batch: int = 128  # pairs
     temperature: float = 0.2  # of the contrastive loss
+    dropout: float = 0.1  # for a base without any of its own, such as Gemma
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
@@ -78,6 +87,8 @@ class MirrorConfig:
         for name, lowest in (("epochs", 1), ("batch", 2), ("number", 2)):
             if getattr(self, name) < lowest:
                 raise PrixError(f"{name} {getattr(self, name)}: expected {lowest} or more.")
+        if not 0 <= self.dropout < 1:
+            raise PrixError(f"dropout {self.dropout}: expected 0 or more, and less than 1.")
         if not self.temperature > 0:
             raise PrixError(f"temperature {self.temperature}: expected a value above 0.")
         if self.words is not None and self.positives == "links":
@@ -85,17 +96,30 @@ class MirrorConfig:
 
     @classmethod
     def preset(cls, name: str) -> "MirrorConfig":
-        """Return `paper`, or `compact`: a small model from scratch takes a higher learning rate."""
-        if name == "paper":
-            return cls()
-        if name != "compact":
-            raise PrixError(f"unknown preset {name}: expected paper or compact.")
-        training = dataclasses.replace(cls().training, lr=2e-3, schedule="linear", warmup=0.06)
-        return cls(training=training)
+        """Return `paper`, `original` or `compact`.
+
+        `original` is Mirror-BERT's own run on words, with its list as `words`: 200 pairs in a
+        batch, where the paper has 128, and no clipping. `compact` has a higher learning rate, for
+        small models from scratch.
+        """
+        paper = cls()
+        unclipped = dataclasses.replace(paper.training, clip=math.inf)
+        faster = dataclasses.replace(paper.training, lr=2e-3, schedule="linear", warmup=0.06)
+        presets = {
+            "paper": paper,
+            "original": cls(batch=200, training=unclipped),
+            "compact": cls(training=faster),
+        }
+        if name not in presets:
+            raise PrixError(f"unknown preset {name}: expected {', '.join(presets)}.")
+        return presets[name]
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that decides the result of a run."""
+        """Return a hash of everything that decides the result of a run on any base."""
         values = dataclasses.asdict(self)
+        del values["dropout"]  # `mirror` adds it for the bases that it is used for
+        # None is in the fingerprint of the base, as what its family gets.
+        values["encoder"]["pooling"] = self.encoder.pooling or "first"
         for name in NOT_IN_FINGERPRINT:
             del values["training"][name]
         if self.words is not None:  # the words count, not the path of their file
@@ -127,25 +151,31 @@ def mirror(
         raise PrixError("positives `links` requires a KB: pass one, or use words.")
     # A checkpoint is resumed only by a run with the same start, settings and links.
     start = EntityEncoder.load(base, config.encoder)
-    origin = {"base": start.fingerprint(), "config": config.fingerprint()}
+    origin: dict[str, Any] = {"base": start.fingerprint(), "config": config.fingerprint()}
     origin |= {} if linked_kb is None else {"KB": linked_kb.fingerprint()}
+    # A word under dropout is two views; without any, both would be the same.
+    needs_dropout = config.dropout > 0 and not start.model.kind.drops
+    origin |= {"dropout": config.dropout} if needs_dropout else {}
     _check_folder(to, Path(base))
     _check_reading(start.model, config, linked_kb)
-    state = processes()
     with disk_errors(to):
         (to / "checkpoints").mkdir(parents=True, exist_ok=True)
-        with locked(to / "checkpoints") if state.is_main_process else nullcontext():
+        with locked(to / "checkpoints") if is_first_process() else nullcontext():
             encoder = start
             if read_state(to, origin) is not None:
                 newest = checkpoint_folder(to, checkpoint_steps(to)[-1])
                 encoder = EntityEncoder.load(newest)
+            if needs_dropout:
+                encoder.model.kind.set_dropout(config.dropout)
             if linked_kb is not None:  # before training: checkpoints carry the lineage, too
                 model = encoder.model
                 lineage = model.settings.lineage.with_links(linked_kb)
                 model.settings = dataclasses.replace(model.settings, lineage=lineage)
-            # The first process makes the token cache; the others then find it.
-            with state.main_process_first():
+            # One process makes the token cache before the process group starts; the others wait
+            # without a time limit, and find it.
+            with first_alone(to / "checkpoints" / "first.lock"):
                 task = MirrorTask(encoder, config, linked_kb, origin)
+            state = processes()
             if state.is_main_process:
                 write_atomically(to / "run.toml", to_toml(config))
             train(encoder.model, task, config.training, to, progress)
@@ -166,10 +196,12 @@ def _check_folder(to: Path, base: Path) -> None:
     check_kind(to, "encoder.json")
     # A stopped run has checkpoints and no encoder yet. A pretrained model has checkpoints, too,
     # but also its own weights beside them.
-    has_encoder = (to / "encoder.json").exists()
-    is_ours = has_encoder or (to / "checkpoints" / "lock").exists()
-    is_model = (to / "prixlm.json").exists() and not has_encoder
-    if to.is_dir() and any(to.iterdir()) and (is_model or not is_ours):
+    names = {path.name for path in to.iterdir()} if to.is_dir() else set()
+    has_encoder = "encoder.json" in names
+    # Another process of `torchrun` may have made `checkpoints` just now, before the lock in it.
+    is_ours = has_encoder or names <= {"checkpoints"} or (to / "checkpoints" / "lock").exists()
+    is_model = "prixlm.json" in names and not has_encoder
+    if is_model or not is_ours:
         raise PrixError(f"{to} exists and is not a run of `prixlm mirror`: name another folder.")
 
 
@@ -247,9 +279,7 @@ class MirrorTask:
         self.source: _Words | _LinkedNames
         if config.positives == "links":
             assert kb is not None
-            model = encoder.model
-            cache = build_tokens(kb, model.encoder.tokenizer, reading=model.settings.reading)
-            names = cache.subjects
+            names = cached_tokens(encoder.model, kb).subjects
             self.source = _LinkedNames(names, kb, config.number)
         else:
             self.source = _Words(encoder.tokenise(read_words(config)))
@@ -279,7 +309,8 @@ class MirrorTask:
     def loss(self, model: PrixLM, batch: Share) -> Tensor:
         """Return this process's share of the loss of a batch.
 
-        Both views go through in one pass, each with its dropout.
+        Both views go through in one pass, each with masks of its own: of the base's dropout, or of
+        the config's if the base has none.
         """
         pairs, rank, world = batch
         mine = np.concatenate([pairs.first[rank::world], pairs.second[rank::world]])

@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.arrays import group_starts, rank_in_group
+from prixlm.errors import PrixError
 from prixlm.files import (
     drop_oldest_caches,
     is_cached,
@@ -488,14 +489,17 @@ def build_names(kb: KB, progress: Progress | None = None) -> NameIndex:
     stamp |= {"tantivy": importlib.metadata.version("tantivy"), "reading": reading_version()}
     folder = cache_folder(kb, f"names/{kb.fingerprint()[:16]}", stamp)
     if not is_cached(folder, stamp):
-        with open_workspace(partial_folder(folder), stamp) as work:
-            scratch = work.empty_folder("scratch")
-            _write_rows(kb, work.folder, scratch, work.empty_folder("grams"), progress)
-            _write_sorted(scratch, work.folder)
-            shutil.rmtree(scratch)
-            _share(work.folder)
-            seal(work.folder)
-            publish(work.folder, folder)
+        with open_workspace(partial_folder(folder), stamp, wait=True) as work:
+            if is_cached(folder, stamp):  # another process has built it meanwhile
+                work.remove()
+            else:
+                scratch = work.empty_folder("scratch")
+                _write_rows(kb, work.folder, scratch, work.empty_folder("grams"), progress)
+                _write_sorted(scratch, work.folder)
+                shutil.rmtree(scratch)
+                _share(work.folder)
+                seal(work.folder)
+                publish(work.folder, folder)
         drop_oldest_caches(folder.parent, MAX_CACHES)
     return NameIndex(kb, folder)
 
@@ -511,9 +515,15 @@ def _open_grams(folder: Path) -> tuple[Any, Any]:
         for path in folder.resolve().iterdir():
             if path.suffix != ".lock":
                 (Path(links) / path.name).symlink_to(path)
-        index = tantivy.Index.open(links)
-        index.config_reader("manual")  # the files never change: nothing to watch
-        return index.searcher(), index.schema
+        try:
+            index = tantivy.Index.open(links)
+            index.config_reader("manual")  # the files never change: nothing to watch
+            return index.searcher(), index.schema
+        except ValueError as error:
+            reason = (str(error).splitlines() or [""])[0][:200]
+            raise PrixError(
+                f"{folder.parent} is damaged ({reason}): delete it, and it is built again."
+            ) from None
 
 
 def _share(folder: Path) -> None:

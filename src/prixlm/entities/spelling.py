@@ -2,8 +2,10 @@
 
     for scores in similarities(mentions, names): ...     # (q, N), a block of mentions at a time
     for scores in SPELLINGS[1].compare(mentions, names, "el"): ...     # both sides romanised
+    vectors = HASHED_GRAMS[0].encode(words)                            # for VecMap
 
-These are rows of the tables of linking and of lexicon induction.
+These are rows of the tables of linking and of lexicon induction. A model that is mapped from one
+language into another has to be above letters that are mapped in the same way: `HashedGrams`.
 
 Dimension letters: N names, q mentions of one block.
 """
@@ -14,12 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from prixlm.romanise import read_names
+from prixlm.threads import usable_cores
 from prixlm.types import Array
 
 _MAX_SCORES = 1 << 24
 """Most scores that are in memory at once."""
 _GRAMS = (2, 3)
 """Lengths of the character n-grams, the spaces at both ends of a word included."""
+_HASHED = (1, 3)
+"""The same for hashed n-grams."""
+_COLUMNS = 1024
+"""Length of a vector of hashed n-grams."""
 
 
 def similarities(mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
@@ -33,7 +40,9 @@ def similarities(mentions: Sequence[str], names: Sequence[str]) -> Iterator[Arra
     clean_names = _clean(names)
     for rows in slices(len(mentions), len(names)):
         clean = _clean(mentions[rows])
-        yield process.cdist(clean, clean_names, scorer=fuzz.ratio, workers=-1, dtype=np.float32)
+        yield process.cdist(
+            clean, clean_names, scorer=fuzz.ratio, workers=usable_cores(), dtype=np.float32
+        )
 
 
 def gram_cosines(mentions: Sequence[str], names: Sequence[str]) -> Iterator[Array]:
@@ -93,6 +102,35 @@ SPELLINGS = (
     Spelling("character n-grams, romanised", gram_cosines, romanised=True),
 )
 """All of them, in the order of the rows."""
+
+
+@dataclass(frozen=True)
+class HashedGrams:
+    """Words as counts of their character n-grams, hashed into few columns: vectors without a model.
+
+    Both languages share the columns, so VecMap learns which letters stand for which.
+    """
+
+    title: str
+    romanised: bool = False  # of the words in Latin letters
+
+    def encode(self, words: Sequence[str], lang: str | None = None) -> Array:
+        """Return (N, D) float32 vectors of unit length. lang: the language of the words."""
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        if self.romanised:
+            words = read_names(words, "romanised", lang)
+        vectorizer = HashingVectorizer(
+            analyzer="char_wb", ngram_range=_HASHED, n_features=_COLUMNS, dtype=np.float32
+        )
+        return np.asarray(vectorizer.transform(_clean(words)).toarray(), np.float32)
+
+
+HASHED_GRAMS = (
+    HashedGrams("hashed n-grams, mapped"),
+    HashedGrams("hashed n-grams, romanised, mapped", romanised=True),
+)
+"""Rows of lexicon induction."""
 
 
 def slices(num_queries: int, num_names: int) -> Iterator[slice]:

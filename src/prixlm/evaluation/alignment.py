@@ -8,6 +8,7 @@ are asked for among the entities that they lead to, which is the usual protocol;
 entities of the other graph stand beside them.
 """
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,18 @@ from prixlm.linking.graph import Facts
 from prixlm.linking.linker import Linked, LinkerConfig, LinkProblem, Links, link_sides
 from prixlm.linking.names import Names
 from prixlm.linking.problems import kb_problem
-from prixlm.metrics import AtLevel, Figures, Reliability, at_levels, figures, reliability
+from prixlm.metrics import (
+    BEYOND,
+    AtLevel,
+    Interval,
+    Reliability,
+    at_levels,
+    bootstrap_mean,
+    bootstrap_ratio,
+    calibration_interval,
+    rank_values,
+    reliability,
+)
 from prixlm.reports.tables import ResultTable
 from prixlm.types import Array, Progress
 
@@ -44,6 +56,7 @@ class Measured:
     ranks: Array  # (Q,) of the right entity; infinity if it is no candidate
     confidence: Reliability  # of the first candidates
     at_level: AtLevel
+    intervals: dict[str, Interval]  # of the calibration error, precision and recall
 
     @classmethod
     def of(cls, linked: Linked, links: Links, allowed: Array | None = None) -> "Measured":
@@ -69,7 +82,17 @@ class Measured:
         first = order[group_starts(left[order])]
         confidence, is_first_right = linked.confidence[kept][first], is_right[first]
         [level] = at_levels(confidence, is_first_right, len(links[0]), (LEVEL,))
-        return cls(ranks, reliability(confidence, is_first_right), level)
+        believed = reliability(confidence, is_first_right)
+        is_sure = confidence >= LEVEL
+        # Recall is of all links: those without a candidate have none that is right.
+        found = np.zeros(len(links[0]))
+        found[: int((is_sure & is_first_right).sum())] = 1
+        intervals = {
+            "ece": calibration_interval(confidence, is_first_right, believed),
+            "precision": bootstrap_ratio((is_sure & is_first_right) * 1.0, is_sure * 1.0),
+            "recall": bootstrap_mean(found),
+        }
+        return cls(ranks, believed, level, intervals)
 
 
 class FusedLinking:
@@ -178,8 +201,9 @@ def calibration_tables(linkers: Sequence[FusedLinking]) -> list[ResultTable]:
         for lang, measured in linker.measured.items():
             at, number = measured.at_level, len(measured.ranks)
             values = measured.confidence.ece, at.precision, at.recall
-            for table, value in zip(tables, values, strict=True):
-                table.add(linker.name, lang, value, number)
+            intervals = (measured.intervals[name] for name in ("ece", "precision", "recall"))
+            for table, value, interval in zip(tables, values, intervals, strict=True):
+                table.add(linker.name, lang, value, number, interval)
     return tables
 
 
@@ -200,7 +224,9 @@ def read_dbp15k(folder: Path, known: float = _KNOWN, seed: int = 0) -> Dbp15k:
         # The name of an IRI is its last part; DBpedia's names may have slashes themselves.
         texts.append([iri.split("/resource/")[-1].replace("_", " ") for _, iri in rows])
         for key, _ in rows:
-            number[_to_int(key, folder / f"ent_ids_{side}")] = len(number)
+            entity = _to_int(key, folder / f"ent_ids_{side}")
+            if number.setdefault(entity, len(number)) != len(number) - 1:
+                raise PrixError(f"{folder}: ent_ids_1 and _2 have entity {entity} twice.")
     triples = [_read_ids(folder / f"triples_{side}", 3) for side in "12"]
     pairs = _read_ids(folder / "ref_ent_ids", 2)
     try:
@@ -213,11 +239,16 @@ def read_dbp15k(folder: Path, known: float = _KNOWN, seed: int = 0) -> Dbp15k:
         )
     except KeyError as error:
         raise PrixError(f"{folder}: entity {error} has no name in ent_ids_1 or _2.") from None
+    sizes = [len(side) for side in texts]
+    if (ours >= sizes[0]).any() or (theirs < sizes[0]).any():
+        raise PrixError(
+            f"{folder}: ref_ent_ids has links that do not lead from an entity of ent_ids_1 to one "
+            "of ent_ids_2."
+        )
     relation = np.concatenate([table[:, 1] for table in triples])
     is_known = random_positions(len(pairs), seed) < known
     concept = np.arange(len(number))
     concept[theirs[is_known]] = ours[is_known]
-    sizes = [len(side) for side in texts]
     ids = np.arange(sizes[0]), sizes[0] + np.arange(sizes[1])
     langs = folder.name.split("_")  # "ja_en": the languages of the two graphs
     codes: list[str | None] = [*langs] if len(langs) == 2 else [None, None]
@@ -243,9 +274,7 @@ def evaluate_dbp15k(
         table = ResultTable("Hits and MRR", subset=folder.name, has_mean=False)
         task = spelling_task(data)
         for scorer in spelling_scorers():
-            found, number = figures(scorer.ranks(task, folder.name)), len(task.mentions)
-            for column, value in _shown(found).items():
-                table.add(scorer.name, column, value, number)
+            _add_ranks(table, scorer.name, scorer.ranks(task, folder.name))
         for settings in ablations(config) if ablate else [config]:
             started = time.monotonic()
             linked = link_sides(data.problem, settings, progress)
@@ -254,11 +283,10 @@ def evaluate_dbp15k(
             among[data.asked[1]] = True
             for title, allowed in (("", among), (", among all entities", None)):
                 measured = Measured.of(linked, data.asked, allowed)
-                found = figures(measured.ranks)
                 row, number = row_title(settings) + title, len(measured.ranks)
-                shown = _shown(found) | {"calibration error": measured.confidence.ece}
-                for column, value in shown.items():
-                    table.add(row, column, value, number)
+                _add_ranks(table, row, measured.ranks)
+                error, interval = measured.confidence.ece, measured.intervals["ece"]
+                table.add(row, "calibration error", error, number, interval)
             table.notes.append(f"{row_title(settings)}: {seconds:.0f} seconds.")
         tables.append(table)
     return tables
@@ -282,8 +310,11 @@ def spelling_task(data: Dbp15k) -> LinkingTask:
     )
 
 
-def _shown(found: Figures) -> dict[str, float]:
-    return {"Hits@1": found.hits_1, "Hits@10": found.hits_10, "MRR": found.mrr}
+def _add_ranks(table: ResultTable, row: str, ranks: Array) -> None:
+    """Add Hits@1, Hits@10 and MRR of ranks, of which those beyond `BEYOND` count as 0."""
+    values = rank_values(np.where(ranks > BEYOND, np.inf, ranks))
+    for column, name in (("Hits@1", "hits_1"), ("Hits@10", "hits_10"), ("MRR", "mrr")):
+        table.add_questions(row, column, values[name])
 
 
 def _read_rows(path: Path, width: int) -> list[list[str]]:
@@ -305,7 +336,7 @@ def _read_ids(path: Path, width: int) -> Array:
 
 
 def _to_int(text: str, path: Path) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise PrixError(f"{path}: {text!r} is not an id; expected a whole number.") from None
+    # Ids are packed in pairs, and a number of thousands of digits is none for Python.
+    if not re.fullmatch(r"\d{1,10}", text.strip(), re.ASCII) or int(text) >= 1 << 31:
+        raise PrixError(f"{path}: {text[:60]!r} is not an id; expected a number below 2**31.")
+    return int(text)

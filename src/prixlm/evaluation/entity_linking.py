@@ -18,10 +18,12 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -34,8 +36,10 @@ from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.spelling import SPELLINGS, Spelling, slices
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
+from prixlm.languages import normalise
 from prixlm.lm.model import PrixLM
 from prixlm.lm.trim import check_reading
+from prixlm.reports.kept import Kept
 from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.types import Array, Progress, Query
 
@@ -311,23 +315,20 @@ def _check_mentions(model: PrixLM, tasks: Mapping[str, LinkingTask], name: str) 
 # Tables.
 
 
-def accuracy(ranks: Array, k: int) -> float:
-    """Return the share of mentions whose right entity is among the first k."""
-    return float((ranks <= k).mean()) if len(ranks) else float("nan")
-
-
 def evaluate_linking(
     tasks: Mapping[str, LinkingTask],
     linkers: Iterable[Linker],
     progress: Progress | None = None,
     *,
     source: str = "",
+    kept: Kept | None = None,
 ) -> list[ResultTable]:
     """Return accuracy@1 and @5 of every linker in every language, and @1 where the names differ.
 
     linkers: may be a generator; each is made when the one before it is done.
-    source: names the data in the titles, if there are several.
+    source: names the data in the titles, if there are several. kept: what is measured so far.
     """
+    kept = kept or Kept()
     # Where mention and name are the same text, linking is trivial.
     differ = {lang: task.differ() for lang, task in tasks.items()}
     apart = "names that differ" + (f", {source}" if source else "")
@@ -336,14 +337,21 @@ def evaluate_linking(
     for linker in linkers:
         linker.check(tasks)
         for done, (lang, task) in enumerate(tasks.items(), start=1):
-            ranks = linker.ranks(task, lang)
+            measure = partial(_ranks_of, linker, task, lang)
+            ranks = np.array(kept.get((source, linker.name, lang), measure))
             ranks_apart = ranks[differ[lang]]
-            first.add(linker.name, lang, accuracy(ranks, 1), len(ranks))
-            five.add(linker.name, lang, accuracy(ranks, 5), len(ranks))
-            different.add(linker.name, lang, accuracy(ranks_apart, 1), len(ranks_apart))
+            first.add_questions(linker.name, lang, ranks <= 1)
+            five.add_questions(linker.name, lang, ranks <= 5)
+            different.add_questions(linker.name, lang, ranks_apart <= 1)
             if progress is not None:
                 progress(f"link {linker.name}", done, len(tasks))
     return [first, five, different]
+
+
+def _ranks_of(linker: Linker, task: LinkingTask, lang: str) -> list[float]:
+    """Return the rank of the best right entity of every mention, for JSON."""
+    ranks: list[float] = linker.ranks(task, lang).tolist()
+    return ranks
 
 
 def evaluate_linking_files(
@@ -431,15 +439,23 @@ def read_tasks(
     return tasks
 
 
-def read_tasks_by_language(names: Path, mentions: Sequence[Path]) -> dict[str, LinkingTask]:
-    """Read XL-BEL's files of mentions, whose names begin with the language: `fi_test.txt`."""
+def read_tasks_by_language(
+    names: Path, mentions: Sequence[Path], format: str = "xlbel"
+) -> dict[str, LinkingTask]:
+    """Read files of mentions, whose names tell the language.
+
+    XL-BEL's begin with it (`fi_1k_test_query.txt`), LR-XEL's have it after a hyphen
+    (`me_test_en-te_links`, or `en-tel_links`).
+    """
     by_language: dict[str, Path] = {}
     for path in mentions:
-        lang = path.name.split("_")[0].split(".")[0]
+        linked = re.search(r"-([a-z]{2,3})_links", path.name) if format == "lrxel" else None
+        code = linked[1] if linked else path.name.split("_")[0].split(".")[0]
+        lang = normalise(code) or code
         if lang in by_language:
             raise PrixError(f"two files of {lang}: pass one for each language.")
         by_language[lang] = path
-    return read_tasks(names, by_language)
+    return read_tasks(names, by_language, format)
 
 
 _Entities = tuple[list[str], Array, dict[str, int]]

@@ -27,7 +27,14 @@ from prixlm.enrichment.labels import NUM_HIDDEN, LabelConfig, LabelProposer
 from prixlm.enrichment.naming.candidates import Thing
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.metrics import Reliability, reliability
+from prixlm.metrics import (
+    Interval,
+    Reliability,
+    bootstrap,
+    bootstrap_ratio,
+    calibration_interval,
+    reliability,
+)
 from prixlm.reports.tables import ResultTable
 from prixlm.romanise import romanise
 from prixlm.types import Array, Progress
@@ -73,26 +80,57 @@ class LabelTrial:
     reliability: Reliability  # of the fitted confidence
     sources: list[str]  # languages that names were written from
 
+    def right(self, row: str) -> Array:
+        """Return (names,) which withheld names are written exactly."""
+        return np.array([answer.is_right for answer in self.answers[row]], bool)
+
     def exact(self, row: str) -> float:
         """Return the share of withheld names that are written exactly."""
-        return float(np.mean([answer.is_right for answer in self.answers[row]]))
+        return float(self.right(row).mean())
 
     def character_error(self, row: str) -> float:
         """Return the edit distance to the withheld names, over their letters; at most 1 each."""
+        errors, letters = self._errors(row)
+        return float(errors.sum() / max(1.0, letters.sum()))
+
+    def _errors(self, row: str) -> tuple[Array, Array]:
+        """Return (names,) the edit distance to each name, and its letters."""
         from rapidfuzz.distance import Levenshtein
 
-        letters = sum(len(answer.own) for answer in self.answers[row])
-        errors = sum(
-            min(len(a.own), Levenshtein.distance(a.own, a.text)) for a in self.answers[row]
-        )
-        return errors / max(1, letters)
+        letters = np.array([len(answer.own) for answer in self.answers[row]], float)
+        distance = [Levenshtein.distance(a.own, a.text) for a in self.answers[row]]
+        return np.minimum(letters, distance), letters
 
     def coverage(self, row: str, precision: float = PRECISION) -> float:
         """Return the largest share of names, surest first, of which this share is right."""
+        return coverage_at(*self._ordered(row), precision)
+
+    def _ordered(self, row: str) -> tuple[Array, Array]:
+        """Return (names,) how sure each answer is, and whether it is right."""
         answers = self.answers[row]
         order = np.array([answer.order for answer in answers])
         right = np.array([answer.is_right and bool(answer.text) for answer in answers])
-        return coverage_at(order, right, precision)
+        return order, right
+
+    def character_interval(self, row: str) -> Interval:
+        """Return the interval of the character error."""
+        return bootstrap_ratio(*self._errors(row))
+
+    def coverage_interval(self, row: str, precision: float = PRECISION) -> Interval:
+        """Return the interval of the coverage."""
+        order, right = self._ordered(row)
+
+        def coverage(weights: Array) -> Array:
+            return coverages_at(order, right, precision, weights)
+
+        return bootstrap(len(order), coverage)
+
+    def calibration(self) -> Interval:
+        """Return the interval of the calibration error of the fitted confidence."""
+        given = [answer for answer in self.answers[FUSED] if answer.text]
+        confidence = np.array([answer.score for answer in given])
+        right = np.array([answer.is_right for answer in given], bool)
+        return calibration_interval(confidence, right, self.reliability)
 
     def examples(self, number: int = 10) -> tuple[list[Answer], list[Answer]]:
         """Return right and wrong answers at even distances, from the surest to the least sure."""
@@ -112,12 +150,18 @@ def coverage_at(score: Array, right: Array, precision: float) -> float:
     """
     if not len(score):
         return 0.0
+    return float(coverages_at(score, right, precision, np.ones((1, len(score))))[0])
+
+
+def coverages_at(score: Array, right: Array, precision: float, weights: Array) -> Array:
+    """Return (b,) the same where answer i occurs weights[:, i] times. weights: (b, N)."""
     order = np.argsort(-score, kind="stable")
-    num_right = np.cumsum(right[order])
-    number = np.arange(1, len(order) + 1)
-    is_last = np.append(np.diff(score[order]) != 0, True)
-    enough = np.flatnonzero(is_last & (num_right >= precision * number))
-    return float(number[enough[-1]] / len(order)) if len(enough) else 0.0
+    number = np.cumsum(weights[:, order], axis=1)  # answers so far, the surest first
+    num_right = np.cumsum(weights[:, order] * right[order], axis=1)
+    score = score[order]
+    is_last = np.append(score[1:] != score[:-1], True)  # -inf, of no answer, equals itself
+    enough = is_last & (num_right >= precision * number)
+    return np.asarray(np.where(enough, number, 0).max(axis=1) / number[:, -1])
 
 
 @dataclass(frozen=True)
@@ -135,11 +179,14 @@ class LabelResult:
         calibration = ResultTable("calibration error")
         for trial in self.trials:
             for row, answers in trial.answers.items():
-                number = len(answers)
-                exact.add(row, trial.lang, trial.exact(row), number)
-                error.add(row, trial.lang, trial.character_error(row), number)
-                coverage.add(row, trial.lang, trial.coverage(row), number)
-            calibration.add(FUSED, trial.lang, trial.reliability.ece, trial.reliability.number)
+                exact.add_questions(row, trial.lang, trial.right(row))
+                number, lang = len(answers), trial.lang
+                value, interval = trial.character_error(row), trial.character_interval(row)
+                error.add(row, lang, value, number, interval)
+                value, interval = trial.coverage(row), trial.coverage_interval(row)
+                coverage.add(row, lang, value, number, interval)
+            ece, number = trial.reliability.ece, trial.reliability.number
+            calibration.add(FUSED, trial.lang, ece, number, trial.calibration())
         exact.notes.extend(f"{lang}: {why}" for lang, why in self.failed.items())
         return [exact, error, coverage, calibration]
 

@@ -5,28 +5,35 @@
     tables = evaluate_lexicons({"encoder": encoder}, {"en-it": (dictionary, "it")})
 
 The words of both languages become vectors. Supervised VecMap brings them into one space with the
-training dictionary. A word's translation is its nearest neighbour by CSLS. If a source word has
+training dictionary. A word's translation is its nearest neighbour by CSLS. Counts of letters that
+are mapped in the same way are a row too: they are what an encoder has to beat. If a source word has
 several targets, any of them counts. The paper does not name the candidates: the figures are given
 among the target words of the two dictionaries and, harder, among those and the most frequent words
 of the language.
 """
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import mean_similarity
-from prixlm.entities.spelling import SPELLINGS, Spelling
+from prixlm.entities.spelling import HASHED_GRAMS, SPELLINGS, HashedGrams, Spelling
 from prixlm.entities.vecmap import fit_mapping
 from prixlm.errors import PrixError
+from prixlm.kb.store import KB, quote_texts
 from prixlm.languages import frequent_words
 from prixlm.lm.trim import check_reading
 from prixlm.metrics import Figures, figures
+from prixlm.reports.kept import Kept
 from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.types import Array, Progress
 
@@ -35,6 +42,10 @@ _ROWS = 512
 """Test words whose scores of all candidates are in memory at once."""
 _NEIGHBOURS = 10
 """Nearest sources whose mean cosine is a target's penalty in CSLS."""
+_OVERLAPS = {"as written": "{}", "in any case": "lower({})"}
+"""How a test pair is compared with linked names, as SQL."""
+_PAIR = re.compile(r"(?<![a-z])[a-z]{2,3}-[a-z]{2,3}(?![a-z])")
+"""A pair of language codes in the name of a file."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +71,30 @@ def read_dictionary(train: Path | str, test: Path | str) -> Dictionary:
 
 
 def read_folder(folder: Path | str) -> dict[str, tuple[Dictionary, str | None]]:
-    """Read a folder per pair of languages (`en-it`), with one *train* and one *test* file each."""
+    """Read the dictionaries of all pairs of languages: one *train* and one *test* file each.
+
+    A pair is a folder (`en-it/`), or files that name it: `en-it.train.tsv` and `en-it.test.tsv`.
+    """
+    files: dict[str, list[Path]] = {}  # by pair
+    for path in sorted(Path(folder).glob("*")):
+        if path.is_dir() and "-" in path.name:
+            files.setdefault(path.name, []).extend(sorted(path.iterdir()))
+        elif path.is_file() and (match := _PAIR.search(path.name)):
+            files.setdefault(match[0], []).append(path)
     dictionaries: dict[str, tuple[Dictionary, str | None]] = {}
-    for pair in sorted(path for path in Path(folder).glob("*-*") if path.is_dir()):
-        train, test = (sorted(pair.glob(f"*{split}*")) for split in ("train", "test"))
+    for pair, paths in sorted(files.items()):
+        train, test = ([path for path in paths if kind in path.name] for kind in ("train", "test"))
         if len(train) != 1 or len(test) != 1:
             raise PrixError(
-                f"{pair} has {len(train)} *train* and {len(test)} *test* files: expected one of "
-                "each."
+                f"{Path(folder) / pair} has {len(train)} *train* and {len(test)} *test* files: "
+                "expected one of each."
             )
-        dictionaries[pair.name] = (read_dictionary(train[0], test[0]), pair.name.split("-")[1])
+        dictionaries[pair] = (read_dictionary(train[0], test[0]), pair.split("-")[1])
     if not dictionaries:
-        raise PrixError(f"{folder} has no folder for a pair of languages, such as en-it.")
+        raise PrixError(
+            f"{folder} has no folder for a pair of languages, such as en-it, and no files that "
+            "name one, such as en-it.train.tsv."
+        )
     return dictionaries
 
 
@@ -96,31 +119,67 @@ def _read_pairs(path: Path, problems: Counter[str]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Induced:
-    """Figures by candidate set, then by subset: all test words, and those not in train."""
+    """Ranks by candidate set, then by subset: all test words, and those not in train."""
 
-    figures: dict[str, dict[str, Figures]]
     num_candidates: dict[str, int]
+    ranks: dict[str, dict[str, Array]]  # (test words,) the rank of each
+
+    @property
+    def figures(self) -> dict[str, dict[str, Figures]]:
+        """Hits and MRR, by candidate set and subset."""
+        return {
+            name: {
+                subset: figures(some, self.num_candidates[name]) for subset, some in subsets.items()
+            }
+            for name, subsets in self.ranks.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ranks as JSON values."""
+        ranks = {
+            candidates: {subset: some.tolist() for subset, some in subsets.items()}
+            for candidates, subsets in self.ranks.items()
+        }
+        return {"num_candidates": self.num_candidates, "ranks": ranks}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Induced":
+        """Read what `to_json` returned."""
+        ranks = {
+            candidates: {subset: np.array(some, float) for subset, some in subsets.items()}
+            for candidates, subsets in values["ranks"].items()
+        }
+        return cls(values["num_candidates"], ranks)
 
 
-def induce(encoder: EntityEncoder, dictionary: Dictionary, frequent: Sequence[str] = ()) -> Induced:
+def induce(
+    encoder: EntityEncoder | HashedGrams,
+    dictionary: Dictionary,
+    frequent: Sequence[str] = (),
+    into: str | None = None,
+) -> Induced:
     """Rank the translations of all test words by an encoder, VecMap and CSLS.
 
-    frequent: further candidates, the frequent words of the target language.
+    frequent: further candidates, the frequent words of the target language. into: the language of
+    the targets, for n-grams of romanised words.
     """
     words = _Words.of(dictionary, frequent)
     # (sources, H) and (targets, H); rows are the numbers of the words.
-    x, z = encoder.encode(list(words.sources)), encoder.encode(list(words.targets))
+    sources, targets = list(words.sources), list(words.targets)
+    if isinstance(encoder, HashedGrams):
+        x, z = encoder.encode(sources), encoder.encode(targets, into)
+    else:
+        x, z = encoder.encode(sources), encoder.encode(targets)
     pairs = np.array([(words.sources[a], words.targets[b]) for a, b in dictionary.train])
     asked = [words.sources[word] for word in words.answers]
-    result: dict[str, dict[str, Figures]] = {}
+    result: dict[str, Array] = {}
     for name, number in words.candidates.items():
         # VecMap centres each vocabulary, so each candidate set has its own mapping.
         mapping = fit_mapping(x, z[:number], pairs)
         crowding = mean_similarity(mapping.target, mapping.source, _NEIGHBOURS)
         right = list(words.answers.values())
-        ranks = csls_ranks(mapping.source[asked], mapping.target, right, crowding)
-        result[name] = words.figures(ranks, number)
-    return Induced(result, words.candidates)
+        result[name] = csls_ranks(mapping.source[asked], mapping.target, right, crowding)
+    return words.induced(result)
 
 
 def induce_by_spelling(
@@ -144,8 +203,8 @@ def induce_by_spelling(
             end = done + len(scores)
             ranks[done:end] = _best_ranks(scores, right[done:end])
             done = end
-        result[name] = words.figures(ranks, number)
-    return Induced(result, words.candidates)
+        result[name] = ranks
+    return words.induced(result)
 
 
 @dataclass(frozen=True)
@@ -178,10 +237,12 @@ class _Words:
         is_new = np.array([word not in in_train for word in answers])
         return cls(sources, targets, candidates, answers, is_new)
 
-    def figures(self, ranks: Array, beyond: int) -> dict[str, Figures]:
-        """Return the figures of all test words, and of those that are not in train."""
-        new = figures(ranks[self.is_new], beyond)
-        return {"all": figures(ranks, beyond), "not in train": new}
+    def induced(self, ranks: Mapping[str, Array]) -> Induced:
+        """Return the result of ranks by candidate set: all test words, and those not in train."""
+        by_subset = {
+            name: {"all": part, "not in train": part[self.is_new]} for name, part in ranks.items()
+        }
+        return Induced(self.candidates, by_subset)
 
 
 def _numbered(words: Iterable[str]) -> dict[str, int]:
@@ -225,17 +286,20 @@ def evaluate_lexicons(
     progress: Progress | None = None,
     *,
     spelling: bool = True,
+    kept: Kept | None = None,
 ) -> list[ResultTable]:
     """Return accuracy (Hits@1) and MRR by encoder and pair of languages, among both candidate sets.
 
-    spelling: comparisons of spelling are the first rows. Refuses an encoder with a trimmed
-    vocabulary that reads too many of the words in other pieces than its base.
+    spelling: comparisons of spelling, and counts of letters that are mapped like the encoders, are
+    the first rows. kept: what is measured so far. Refuses an encoder with a trimmed vocabulary that
+    reads too many of the words in other pieces than its base.
     """
+    kept = kept or Kept()
     for title, loaded in encoders.items():  # all of them, before the first is measured
         _check_reading(title, loaded, dictionaries, num_frequent)
-    methods: dict[str, EntityEncoder | Spelling] = {}
+    methods: dict[str, EntityEncoder | HashedGrams | Spelling] = {}
     if spelling:
-        methods |= {one.title: one for one in SPELLINGS}
+        methods |= {one.title: one for one in (*SPELLINGS, *HASHED_GRAMS)}
     methods |= encoders
     # By metric, candidates and subset; and by candidates and pair the number of candidates.
     tables: dict[tuple[str, str, str], ResultTable] = {}
@@ -243,19 +307,16 @@ def evaluate_lexicons(
     done = 0
     for method, by in methods.items():
         for pair, (dictionary, lang) in dictionaries.items():
-            frequent = _frequent(lang, num_frequent)
-            if isinstance(by, Spelling):
-                induced = induce_by_spelling(dictionary, frequent, by, lang)
-            else:
-                induced = induce(by, dictionary, frequent)
+            measure = partial(_induce, by, dictionary, lang, num_frequent)
+            induced = Induced.from_json(kept.get((method, pair), measure))
             for candidates, number in induced.num_candidates.items():
                 num_candidates.setdefault(candidates, {})[pair] = number
-                for subset, part in induced.figures[candidates].items():
-                    for metric, value in (("accuracy", part.hits_1), ("MRR", part.mrr)):
+                for subset, ranks in induced.ranks[candidates].items():
+                    for metric, values in (("accuracy", ranks <= 1), ("MRR", 1 / ranks)):
                         words = "" if subset == "all" else f"sources {subset}"
                         new = ResultTable(metric, candidates, words)
                         table = tables.setdefault((metric, candidates, words), new)
-                        table.add(method, pair, value, part.number)
+                        table.add_questions(method, pair, values)
             done += 1
             if progress is not None:
                 progress("induce", done, len(methods) * len(dictionaries))
@@ -263,6 +324,58 @@ def evaluate_lexicons(
         counts = num_candidates[table.candidates].items()
         table.notes.append("Candidates: " + ", ".join(f"{pair} {n:,}" for pair, n in counts))
     return list(tables.values())
+
+
+def count_overlap(kb: KB, dictionaries: Dictionaries) -> ResultTable:
+    """Return the share of the test pairs that are linked names of a KB, by pair of languages.
+
+    The paper states the overlap of its test pairs with the links that it trains on in a footnote
+    (Sec. 3.4). DBpedia's names begin with a capital letter, so the case decides most of it.
+    """
+    table = ResultTable("test pairs that are linked names of the KB")
+    for pair, (dictionary, lang) in dictionaries.items():
+        source = pair.split("-")[0]
+        if source not in kb.languages or lang not in kb.languages:
+            table.notes.append(f"{pair}: the KB lacks one of the languages.")
+            for row in _OVERLAPS:
+                table.add(row, pair, float("nan"))
+            continue
+        asked = pa.table(dict(zip("ab", zip(*dictionary.test, strict=True), strict=True)))
+        both = (
+            f"entities s JOIN entities t USING (concept) WHERE s.lang = {quote_texts([source])} "
+            f"AND t.lang = {quote_texts([lang])}"
+        )
+        counts = []
+        for how in _OVERLAPS.values():
+            # Names and words in the same form: (x, y) are linked names, (a, b) a test pair.
+            x, y, a, b = map(how.format, ("s.name", "t.name", "a", "b"))
+            found = kb.join_table(
+                asked,
+                f"SELECT count(*) FROM asked SEMI JOIN (SELECT {x} AS x, {y} AS y FROM {both}) "
+                f"ON x = {a} AND y = {b}",
+            )
+            counts.append(int(found.column(0)[0].as_py()))
+        num_links = int(kb.query(f"SELECT count(*) FROM {both}").fetchall()[0][0])
+        for row, count in zip(_OVERLAPS, counts, strict=True):
+            table.add(row, pair, count / len(asked), len(asked))
+        table.notes.append(
+            f"{pair}: {counts[0]:,} of {len(asked):,} test pairs ({counts[1]:,} in any case) are "
+            f"among the KB's {num_links:,} links of these languages."
+        )
+    return table
+
+
+def _induce(
+    by: EntityEncoder | HashedGrams | Spelling,
+    dictionary: Dictionary,
+    lang: str | None,
+    num_frequent: int,
+) -> dict[str, Any]:
+    """Rank the translations of all test words by an encoder or by spelling; for JSON."""
+    frequent = _frequent(lang, num_frequent)
+    if isinstance(by, Spelling):
+        return induce_by_spelling(dictionary, frequent, by, lang).to_json()
+    return induce(by, dictionary, frequent, lang).to_json()
 
 
 def _check_reading(
@@ -298,12 +411,11 @@ def evaluate_dictionary_files(
 ) -> list[ResultTable]:
     """Evaluate encoder folders on files of word pairs; rows and columns are named by the paths.
 
+    Without an encoder, the rows are those that need none.
     targets: the code of each target language, to rank among its frequent words, too.
     """
     if num_frequent < 0:
         raise PrixError(f"--frequent {num_frequent}: expected 0 or more.")
-    if not encoders:
-        raise PrixError("name an encoder: --encoder FOLDER, made with `prixlm mirror`.")
     codes: Sequence[str | None] = targets or [None] * len(train)
     if not len(train) == len(test) == len(codes):
         raise PrixError(

@@ -11,6 +11,7 @@ relation. A `RankerResult` holds the figures of one ranker. It is saved as one J
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import re
 import time
@@ -25,32 +26,49 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prixlm.config import checked
 from prixlm.decoding.completer import Completer
 from prixlm.decoding.reader import Reader
-from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
 from prixlm.errors import PrixError
 from prixlm.files import (
     Workspace,
+    alone,
     check_pages,
     open_workspace,
     partial_folder,
     replacing,
+    sketch,
     whole_folder,
     write_atomically,
 )
+from prixlm.kb.checks import check_table, read_checked
 from prixlm.kb.store import KB
-from prixlm.metrics import BEYOND, Figures, figures
+from prixlm.metrics import BEYOND, Figures, Interval, figures, rank_values
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
-from prixlm.rankers.fusion import Fusion
-from prixlm.rankers.heldout import SUBSETS, HeldOut, read_facts
+from prixlm.rankers.fusion import Fusion, FusionConfig
+from prixlm.rankers.heldout import (
+    SUBSETS,
+    UNSEEN_SUBSETS,
+    HeldOut,
+    read_facts,
+    unseen_facts,
+)
 from prixlm.rankers.links import LinkRanker, where_unstated
 from prixlm.rankers.lm import ModelRanker, ReadingRanker
 from prixlm.rankers.pykeen import load_baseline
 from prixlm.rankers.suite import NAMES, UNTRAINED
-from prixlm.remote import absolute
+from prixlm.remote import absolute, is_remote, local_folder, staged_folder
+from prixlm.reports.comparing import difference_table
 from prixlm.reports.plots import plot_tables
-from prixlm.reports.tables import ResultTable, read_json, tables_from_json, tables_markdown
+from prixlm.reports.tables import (
+    ResultTable,
+    name_rows,
+    read_json,
+    tables_from_json,
+    tables_markdown,
+)
 from prixlm.types import Progress
 from prixlm.untrusted import guard_formula
 
@@ -65,6 +83,29 @@ _PART_FACTS = 2048
 _FUSION = "fusion"
 _FOLDERS = ("models", "graphs", "baselines", "readers")
 """Fields of the config that name trained folders."""
+_RESULT: dict[str, Any] = {
+    "title": str,
+    "figures": dict[str, dict[str, dict[str, Any]]],
+    "how": str,
+    "training_seconds": float | None,
+    "ranking_seconds": float | None,
+    "max_rank": int,  # not in files of version 0.1
+}
+_FIGURES: dict[str, Any] = {
+    "number": int,
+    **dict.fromkeys(("hits_1", "hits_3", "hits_10", "mrr", "slack"), float | None),
+    "intervals": dict[str, list[float]],  # not in files of version 0.1
+}
+"""Kinds of the values of a result and of its figures in JSON."""
+_OPTIONAL_RESULT = ("training_seconds", "ranking_seconds", "max_rank")
+_RANKS = pa.schema(
+    {
+        "lang": pa.string(),
+        **dict.fromkeys(("subject", "relation", "object"), pa.int32()),
+        "rank": pa.float64(),
+    }
+)
+"""Columns of every file of ranks. Beside them, there is a column of booleans for each subset."""
 
 
 # Results: the figures of a ranker, and how they are saved and shown.
@@ -85,6 +126,11 @@ class RankerResult:
         """Return one figure; NaN if there are no facts or the ranks end before it is known."""
         is_known = metric != "mrr" or self.max_rank > _HITS
         return float(getattr(self.figures[lang][subset], metric)) if is_known else float("nan")
+
+    def interval(self, lang: str, subset: str, metric: str) -> Interval | None:
+        """Return the interval of one figure; None if the figure or its interval is not known."""
+        is_known = metric != "mrr" or self.max_rank > _HITS
+        return self.figures[lang][subset].intervals.get(metric) if is_known else None
 
     @property
     def details(self) -> dict[str, str]:
@@ -109,17 +155,18 @@ class RankerResult:
     def from_json(cls, values: Mapping[str, Any], path: Path) -> "RankerResult":
         """Read what `to_json` returned; `path` is for the error."""
         try:
+            checked(values, _RESULT, optional=_OPTIONAL_RESULT)
             figures = {
                 lang: {subset: _figures_from_json(part) for subset, part in parts.items()}
                 for lang, parts in values["figures"].items()
             }
             result = cls(**{**values, "figures": figures})
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError) as error:
             raise PrixError(
                 f"{path} is not a valid results row ({error}); delete it to recompute it."
             ) from None
         if "max_rank" not in values:  # version 0.1 wrote the limit into the text alone
-            limit = re.search(r"to rank (\d+)", result.how)
+            limit = re.search(r"to rank (\d{1,9})", result.how)
             return dataclasses.replace(result, max_rank=int(limit[1]) if limit else BEYOND)
         return result
 
@@ -140,10 +187,12 @@ def _figures_to_json(part: Figures) -> dict[str, Any]:
 
 
 def _figures_from_json(values: Mapping[str, Any]) -> Figures:
+    checked(values, _FIGURES, optional=("intervals",))
     known: dict[str, Any] = {
         name: float("nan") if value is None else value for name, value in values.items()
     }
-    return Figures(**known)
+    ends = known.pop("intervals", {})  # not in files of version 0.1
+    return Figures(**known, intervals={name: Interval(*pair) for name, pair in ends.items()})
 
 
 def describe_ranks(max_rank: int, search: str = "exact", *remarks: str) -> str:
@@ -166,8 +215,11 @@ def result_tables(
             table = ResultTable(METRICS[metric], subset="" if subset == ALL else subset)
             for result in results:
                 for lang, parts in result.figures.items():
-                    number = parts[subset].number
-                    table.add(result.title, lang, result.value(lang, subset, metric), number)
+                    if subset not in parts:  # ours have all, those of others need not
+                        continue
+                    number, asked = parts[subset].number, (lang, subset, metric)
+                    value, interval = result.value(*asked), result.interval(*asked)
+                    table.add(result.title, lang, value, number, interval)
                 if with_details:
                     table.details[result.title] = result.details
             tables.append(table)
@@ -184,9 +236,10 @@ def write_results(to: Path, results: Mapping[str, Sequence[RankerResult]]) -> No
         subsets = list(dict.fromkeys(subset for part in parts for subset in part))
         text = tables_markdown(result_tables(rows, subsets=subsets, with_details=True))
         sections.append((f"## {title}\n\n" if title else "") + text)
-    write_atomically(to / "table.md", "\n".join(sections))
     values = {title or "rows": [row.to_json() for row in rows] for title, rows in results.items()}
+    # The data go first: after a kill in between, they tell that the page is ours.
     write_atomically(to / "table.json", json.dumps(values, indent=1) + "\n")
+    write_atomically(to / "table.md", "\n".join(sections))
 
 
 def plot_results(results: Sequence[RankerResult], path: Path) -> None:
@@ -204,8 +257,79 @@ def read_result_tables(path: Path) -> list[ResultTable]:
     values = read_json(path)
     if not isinstance(values, dict):
         return tables_from_json(values, path)
-    results = [RankerResult.from_json(row, path) for rows in values.values() for row in rows]
-    return result_tables([row for row in results if row.figures], ("hits_1", "hits_10"))
+    return result_tables(_read_results(values, path), ("hits_1", "hits_10"))
+
+
+def read_run(path: Path) -> list[ResultTable]:
+    """Read all figures of one run of any task, to merge them with those of other seeds.
+
+    path: the JSON of `evaluate --to` or `reproduce`, or the folder of link prediction.
+    """
+    path = path / "table.json" if path.is_dir() else path
+    values = read_json(path)
+    if not isinstance(values, dict):
+        return tables_from_json(values, path)
+    # Sections of one file differ in their subsets, so each has tables of its own.
+    tables = []
+    for title, rows in values.items():
+        results = _read_results({title: rows}, path)
+        subsets = dict.fromkeys(s for row in results for part in row.figures.values() for s in part)
+        tables += result_tables(results, subsets=list(subsets))
+    return tables
+
+
+def _read_results(values: Mapping[str, Any], path: Path) -> list[RankerResult]:
+    """Return the rows of all sections that have figures."""
+    try:
+        rows = [row for rows in values.values() for row in rows]
+    except TypeError:
+        raise PrixError(f"{path} does not hold results of link prediction.") from None
+    results = [RankerResult.from_json(row, path) for row in rows]
+    return [row for row in results if row.figures]
+
+
+def compare_ranks(first: Path, second: Path) -> list[ResultTable]:
+    """Compare two rows fact by fact: Hits@1, Hits@10 and MRR on all facts and on each subset.
+
+    first, second: the ranks that `evaluate lp --to` or `reproduce lp` wrote as Parquet.
+    """
+    tables = [_read_ranks(path) for path in (first, second)]
+    facts = [table.select(["subject", "relation", "object"]) for table in tables]
+    if not facts[0].equals(facts[1]):
+        raise PrixError(f"{first} and {second} have different facts, and cannot be compared.")
+    # A list of ranks that ends earlier knows nothing beyond its limit; the other may.
+    ranks = [table["rank"].to_numpy() for table in tables]
+    lang = np.asarray(tables[0]["lang"].to_pylist())
+    subsets = {
+        name.replace("_", " "): tables[0][name].to_numpy()
+        for name, kind in zip(tables[0].schema.names, tables[0].schema.types, strict=True)
+        if pa.types.is_boolean(kind)
+    }
+    ours, theirs = name_rows([first, second])
+    compared = []
+    for subset, mask in subsets.items():
+        for metric in ("hits_1", "hits_10", "mrr"):
+            values = [rank_values(part)[metric] for part in ranks]
+            pairs = {}
+            for code in dict.fromkeys(lang.tolist()):
+                rows = mask & (lang == code)
+                pairs[code] = values[0][rows], values[1][rows]
+            title = METRICS[metric] + ("" if subset == ALL else f", {subset}")
+            compared.append(difference_table(title, ours, theirs, pairs))
+    return compared
+
+
+def _read_ranks(path: Path) -> pa.Table:
+    remedy = (
+        "It does not hold ranks: expected rows/KEY.parquet of `reproduce lp` or "
+        "answers/ROW.parquet of `evaluate lp --to`."
+    )
+    check_table(path, _RANKS, remedy)
+    subsets = [field for field in pq.read_schema(path) if pa.types.is_boolean(field.type)]
+    table = read_checked(path, pa.schema([*_RANKS, *subsets]), remedy)
+    if not (table["rank"].to_numpy() >= 1).all():
+        raise PrixError(f"{path}: rank has some below 1 or not a number. {remedy}")
+    return table
 
 
 # Ranks: one row per fact, and the figures that are computed from them.
@@ -239,7 +363,7 @@ def rank_facts(
             "object_name": kb.names(part.objects.tolist()),
             "rank": ranker.ranks(queries, part.objects, beyond),
         }
-        columns |= {_column(name): rows for name, rows in part.subsets.items()}
+        columns |= {column_of(name): rows for name, rows in part.subsets.items()}
         table = pa.table(columns)
         for name, values in _answer_lists(kb, ranker, part, answers).items():
             table = table.append_column(name, values)
@@ -272,7 +396,7 @@ def figures_by_language(
     """Return the figures of a table of ranks by language and subset."""
     ranks, lang = table["rank"].to_numpy(), np.asarray(table["lang"].to_pylist())
     # (facts,) for each subset: which facts are in it.
-    masks = {name: table[_column(name)].to_numpy() for name in subsets}
+    masks = {name: table[column_of(name)].to_numpy() for name in subsets}
     return {
         code: {name: figures(ranks[mask & (lang == code)], beyond) for name, mask in masks.items()}
         for code in dict.fromkeys(lang.tolist())
@@ -314,7 +438,8 @@ def _cell(value: Any) -> str:
     return guard_formula(text) if isinstance(value, str) else text
 
 
-def _column(subset: str) -> str:
+def column_of(subset: str) -> str:
+    """Return the column of a table of ranks that tells which facts are in a subset."""
     return subset.replace(" ", "_")
 
 
@@ -337,11 +462,14 @@ class EvaluateConfig:
     langs: tuple[str, ...] | None = None  # None: all languages with facts in the split
     split: str = "test"  # test or valid
     most: int | None = None  # facts sampled per language; None: all
+    unseen: bool = False  # only facts with an entity that no train triple has, as in the paper
     search: str = "beam"  # of a Prix-LM: beam or exact
     by_name: bool = False  # a Prix-LM ranks names instead of entities
     mask: str | None = None  # read a Prix-LM with another mask than its own, such as released
     relations: int = 0  # most frequent relations that get figures of their own
-    answers: int = 10  # answers per fact that are written to the output folder
+    answers: int = 10  # answers per fact that are written to the output folder; 0: none
+    beyond: int = BEYOND  # deepest rank of a Prix-LM's exact search; higher ones count as infinity
+    fuse_facts: int = FusionConfig.facts  # valid facts per language that the fusion is fitted on
 
     def __post_init__(self) -> None:
         if self.split not in ("test", "valid"):
@@ -350,9 +478,19 @@ class EvaluateConfig:
             raise PrixError(f"--search {self.search}: expected beam or exact.")
         if (self.most is not None and self.most < 1) or self.relations < 0:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
+        if self.answers < 0 or self.fuse_facts < 1:
+            raise PrixError("--answers is 0 or more, and --fuse-facts 1 or more.")
+        if not _HITS <= self.beyond <= BEYOND:
+            raise PrixError(
+                f"--beyond {self.beyond}: expected {_HITS}, which Hits@10 needs, to {BEYOND:,}."
+            )
         unknown = [key for key in self.without if key not in _OPTIONAL]
         if unknown:
             raise PrixError(f"--without {', '.join(unknown)}: expected {', '.join(_OPTIONAL)}.")
+        if self.beyond != BEYOND and self.search != "exact":
+            raise PrixError("--beyond is of --search exact: a beam finds ranks up to 10.")
+        if self.fuse_facts != FusionConfig.facts and not self.fuse:
+            raise PrixError("--fuse-facts requires --fuse.")
         if self.fuse and self.split == "valid":
             raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
         if self.fuse and self.by_name:
@@ -366,19 +504,28 @@ class Evaluation:
     results: list[RankerResult] = field(default_factory=list)
     # By ranker, then relation; the most frequent relations that the config asks for.
     relations: dict[str, dict[str, Figures]] = field(default_factory=dict)
+    unseen: bool = False  # of facts with an unseen entity alone
 
     def tables(self) -> list[ResultTable]:
-        """Return all figures of all facts, the MRR of the harder subsets, and the relations."""
+        """Return all figures of all facts, the MRR of the harder subsets, and the relations.
+
+        Of unseen entities also all figures by which end is unseen: a guess by frequency can be
+        right only about an object that train has.
+        """
         tables = result_tables(self.results)
         tables += result_tables(self.results, ("mrr",), [name for name in SUBSETS if name != ALL])
+        if self.unseen:
+            ends = [name for name in UNSEEN_SUBSETS if name != ALL]
+            tables += result_tables(self.results, subsets=ends)
         for result in self.results:
             table = ResultTable(f"{result.title}, by relation", has_mean=False)
             for relation, part in self.relations.get(result.title, {}).items():
                 # Three figures fit 80 characters beside the name of a relation.
                 for metric in ("hits_1", "hits_10", "mrr"):
                     value = _relation_to_json(part, result.max_rank)[metric]
+                    interval = None if value is None else part.intervals.get(metric)
                     value = float("nan") if value is None else value
-                    table.add(relation, METRICS[metric], value)
+                    table.add(relation, METRICS[metric], value, interval=interval)
                 table.details[relation] = {"facts": f"{part.number:,}"}
             tables += [table] if table.rows else []
         return tables
@@ -413,6 +560,9 @@ def evaluate_rankers(
     engine: where the facts are ranked. With workers, finished parts lie in TO.partial, and the same
     call resumes from them.
     """
+    if to is not None and is_remote(to):
+        with staged_folder(to) as folder:
+            return evaluate_rankers(kb, config, folder, progress, engine=engine)
     in_parts = engine is not None and engine != EngineConfig()
     if in_parts and to is None:
         raise PrixError("--engine and --workers require --to: finished parts are kept beside it.")
@@ -425,20 +575,27 @@ def evaluate_rankers(
         )
     if to is not None:
         check_pages(to / "table.json", [to / "table.md"], lambda values: isinstance(values, dict))
-    facts = [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
+    facts = _read_facts(kb, config, langs)
     # Lists of answers cost a second search, so they are made only to be written.
     answers = 0 if to is None else config.answers
-    evaluation = Evaluation()
+    evaluation = Evaluation(unseen=config.unseen)
+    subsets = list(facts[0].subsets)
     with contextlib.ExitStack() as stack:
         if in_parts and to is not None:
-            work = stack.enter_context(open_workspace(partial_folder(to), _stamp(kb, config)))
+            inputs = _inputs(kb, config)
+            stamp = _stamp(config, inputs) | {"made by": made_by(engine)}
+            work = stack.enter_context(open_workspace(partial_folder(to), stamp))
             rankers = _rankers(kb, config, progress, work.folder / _FUSION)
-            tables = _rank_in_parts(kb, config, rankers, facts, work, engine, progress)
+            ranking = _Ranking(kb, config.answers, [one for one, _ in rankers], facts, inputs)
+            tables = _rank_in_parts(ranking, config, work, engine, progress)
         else:
             rankers = _rankers(kb, config, progress)
             tables = _rank_here(kb, rankers, facts, answers)
+        if to is not None:  # not before the rankers are loaded: a folder would be left
+            to.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(alone(to / "table.json", wait=False))
         for (ranker, how), (table, seconds) in zip(rankers, tables, strict=True):
-            by_language = figures_by_language(table, ranker.max_rank)
+            by_language = figures_by_language(table, ranker.max_rank, subsets)
             result = RankerResult(ranker.name, by_language, how, None, seconds, ranker.max_rank)
             evaluation.results.append(result)
             by_relation = figures_by_relation(table, ranker.max_rank)
@@ -455,6 +612,19 @@ def evaluate_rankers(
     return evaluation
 
 
+def _read_facts(kb: KB, config: EvaluateConfig, langs: Sequence[str]) -> list[HeldOut]:
+    """Return the facts to rank, one language each."""
+    if not config.unseen:
+        return [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
+    facts = unseen_facts(kb, langs, config.split, most=config.most, keep_subsets=True)
+    if not facts:
+        raise PrixError(
+            f"train has every entity of the {config.split} facts of {kb.folder}: draw the paper's "
+            "split with `prixlm split KB --resplit --to SPLIT`, or leave out --unseen."
+        )
+    return facts
+
+
 def _rank_here(
     kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut], answers: int
 ) -> Iterator[tuple[pa.Table, float | None]]:
@@ -466,10 +636,8 @@ def _rank_here(
 
 
 def _rank_in_parts(
-    kb: KB,
+    ranking: "_Ranking",
     config: EvaluateConfig,
-    rankers: Sequence[tuple[Ranker, str]],
-    facts: Sequence[HeldOut],
     work: Workspace,
     engine: EngineConfig | None,
     progress: Progress | None,
@@ -477,15 +645,14 @@ def _rank_in_parts(
     """Yield the ranks of each ranker, found in workers; seconds of workers are not counted."""
     shards: list[Shard] = []
     owner: list[int] = []  # the ranker of each shard
-    for number in range(len(rankers)):
-        for language, part in enumerate(facts):
+    for number in range(len(ranking.rankers)):
+        for language, part in enumerate(ranking.facts):
             for start in range(0, len(part), _PART_FACTS):
                 rows = range(start, min(start + _PART_FACTS, len(part)))
                 name = f"part-{len(shards):07d}.parquet"
                 shards.append(Shard(name, (number, language, rows), len(rows)))
                 owner.append(number)
-    ranking = _Ranking(kb, config.answers, [ranker for ranker, _ in rankers], facts)
-    langs = tuple(part.queries.lang for part in facts)
+    langs = tuple(part.queries.lang for part in ranking.facts)
     folders = {name: tuple(map(absolute, getattr(config, name))) for name in _FOLDERS}
     resolved = dataclasses.replace(
         config,
@@ -493,10 +660,12 @@ def _rank_in_parts(
         models=folders["models"],
         graphs=folders["graphs"],
         baselines=folders["baselines"],
+        readers=folders["readers"],
     )
-    load = partial(_load_ranking, kb, resolved, (work.folder / _FUSION).resolve())
-    paths = make_parts(ShardJob("rank", shards, load, ranking), work, engine, progress)
-    for number in range(len(rankers)):
+    load = partial(_load_ranking, ranking.kb, resolved, (work.folder / _FUSION).resolve())
+    job = ShardJob("rank", shards, load, ranking, ranking.inputs())
+    paths = make_parts(job, work, engine, progress)
+    for number in range(len(ranking.rankers)):
         tables = [
             pq.read_table(path) for path, one in zip(paths, owner, strict=True) if one == number
         ]
@@ -511,6 +680,11 @@ class _Ranking:
     answers: int
     rankers: Sequence[Ranker]
     facts: Sequence[HeldOut]  # one language each
+    loaded_from: dict[str, str]
+
+    def inputs(self) -> dict[str, str]:
+        """Return what tells the KB and trained folders from others."""
+        return self.loaded_from
 
     def __call__(self, value: tuple[int, int, range], path: Path) -> None:
         """Write the ranks of some facts of a language by one ranker."""
@@ -523,21 +697,30 @@ class _Ranking:
 def _load_ranking(kb: KB, config: EvaluateConfig, fusion: Path) -> _Ranking:
     """Load in a worker all rankers and facts; a fusion was fitted by the driver."""
     rankers = [ranker for ranker, _ in _rankers(kb, config, None, fusion)]
-    facts = [read_facts(kb, lang, config.split, most=config.most) for lang in config.langs or ()]
-    return _Ranking(kb, config.answers, rankers, facts)
+    facts = _read_facts(kb, config, config.langs or ())
+    return _Ranking(kb, config.answers, rankers, facts, _inputs(kb, config))
 
 
-def _stamp(kb: KB, config: EvaluateConfig) -> dict[str, Any]:
-    """Return everything that the parts depend on; trained folders by their files."""
-    folders = [folder for name in _FOLDERS for folder in getattr(config, name)]
-    files = [
-        (str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns)
-        for folder in folders
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    ]
+def _inputs(kb: KB, config: EvaluateConfig) -> dict[str, str]:
+    """Return what tells the KB from others, and trained folders by their files.
+
+    By content, not by time: a copy of a folder on another machine is the same.
+    """
+    found = {"KB": kb.fingerprint()}
+    for name in _FOLDERS:
+        for number, folder in enumerate(map(local_folder, getattr(config, name)), start=1):
+            digest = hashlib.sha256()
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and path.suffix != ".lock":
+                    digest.update(f"{path.relative_to(folder)} {sketch(path)}\n".encode())
+            found[f"{name} {number}"] = digest.hexdigest()
+    return found
+
+
+def _stamp(config: EvaluateConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything that the parts depend on."""
     settings = {name: str(value) for name, value in dataclasses.asdict(config).items()}
-    return {"kb": kb.fingerprint(), "config": settings, "files": files, "part": _PART_FACTS}
+    return {"config": settings, "inputs": inputs, "part": _PART_FACTS}
 
 
 def _write_answers(
@@ -568,6 +751,7 @@ def _rankers(
             by_name=config.by_name,
             name=f"Prix-LM {folder.name}",
             progress=progress,
+            beyond=config.beyond,
         )
         for folder in config.models
     ]
@@ -590,7 +774,7 @@ def _rankers(
         lookup = untrained.get("lookup") or UNTRAINED["lookup"](kb, ("train",))
         for key in set(NAMES) & set(untrained):  # as in `make_suite`
             untrained[key] = where_unstated(untrained[key], lookup)
-        rankers.append(_fuse(kb, [*untrained.values(), *trained], config, fusion))
+        rankers.append(_fuse(kb, [*untrained.values(), *trained], config, fusion, progress))
     rankers = _number_names(rankers)
     how = {ranker.name: describe_ranks(ranker.max_rank) for ranker in rankers}
     for model in models:
@@ -602,13 +786,20 @@ def _rankers(
     return [(ranker, how[ranker.name]) for ranker in rankers]
 
 
-def _fuse(kb: KB, rankers: Sequence[Ranker], config: EvaluateConfig, folder: Path | None) -> Fusion:
+def _fuse(
+    kb: KB,
+    rankers: Sequence[Ranker],
+    config: EvaluateConfig,
+    folder: Path | None,
+    progress: Progress | None,
+) -> Fusion:
     """Fit a fusion of the rankers, or read it from a folder."""
+    settings = FusionConfig(facts=config.fuse_facts)
     if folder is None:
-        return Fusion.fit(kb, rankers, langs=config.langs)
+        return Fusion.fit(kb, rankers, settings, config.langs, progress)
     if not folder.is_dir():
         with whole_folder(folder) as temporary:
-            Fusion.fit(kb, rankers, langs=config.langs).save(temporary)
+            Fusion.fit(kb, rankers, settings, config.langs, progress).save(temporary)
     return Fusion.load(kb, rankers, folder)
 
 

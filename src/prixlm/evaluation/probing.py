@@ -22,12 +22,14 @@ Dimension letters: B prompts in a pass, L its longest, V vocabulary, C candidate
 """
 
 import csv
+import hashlib
 import json
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,13 @@ import torch
 from prixlm.decoding.incremental import Stepper, score_continuations
 from prixlm.entities.encoder import load_model
 from prixlm.errors import PrixError
+from prixlm.files import parse_json
+from prixlm.lm.bases import base_fingerprint
 from prixlm.lm.encoding import Batch
-from prixlm.lm.model import PrixLM
-from prixlm.lm.token_cache import encode_names
+from prixlm.lm.model import SETTINGS, PrixLM, read_settings
+from prixlm.lm.token_cache import encode_names, word_space
 from prixlm.lm.trim import check_reading
+from prixlm.reports.kept import Kept
 from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.training.sampler import cut_batches
 from prixlm.types import Array, Progress
@@ -53,6 +58,8 @@ COMPACT_NOTE = (
     "knowledge of names survives when they are asked in words that they cannot read, and say "
     "nothing about the paper's claim."
 )
+_VERSION = 1
+"""Of how prompts are asked: values that an earlier call kept belong to it."""
 _TOKENS = 1 << 13
 """Most padded tokens in one pass."""
 _LOGITS = 1 << 26
@@ -171,10 +178,21 @@ def read_mlama_folder(folder: Path | str, langs: Sequence[str] | None = None) ->
     return {code: read_mlama(folder, code) for code in codes}
 
 
+def describe_prompts(part: Prompts) -> Any:
+    """Return prompts as JSON values, to recognise a table that was made from them.
+
+    All prompts of an mLAMA relation have the same hundreds of candidates, which are listed once.
+    """
+    if not any(prompt.relation for prompt in part.prompts):
+        return [asdict(prompt) for prompt in part.prompts]
+    texts = [(prompt.text, prompt.answer, prompt.relation) for prompt in part.prompts]
+    return [texts, {prompt.relation: prompt.candidates for prompt in part.prompts}]
+
+
 def _read_json_lines(path: Path, problems: Counter[str]) -> list[dict[str, Any]]:
     try:
         lines = path.read_text("utf-8-sig").split("\n")
-        values = [json.loads(line) for line in lines if line.strip()]
+        values = [parse_json(line, "a line") for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise PrixError(f"{path} cannot be read as JSON lines: {error}.") from None
     rows = [row for row in values if isinstance(row, dict)]
@@ -215,12 +233,24 @@ class Probed:
     best: dict[int, str]  # the best word
     ranked: dict[int, bool]  # candidate ranking: whether the answer comes first
     problems: dict[str, int]  # what could not be asked, by reason
-    relations: dict[str, tuple[float, int]]  # candidate ranking by relation: share, prompts
+    relations: dict[str, list[bool]]  # candidate ranking by relation
     num_words: int  # words that the best one was chosen from
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Probed":
+        """Read what `dataclasses.asdict` returned, also after JSON, whose keys are texts."""
+        by_prompt = {
+            name: {int(prompt): value for prompt, value in values[name].items()}
+            for name in ("single", "best", "ranked")
+        }
+        return cls(**{**values, **by_prompt})
 
-def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
-    """Ask a model the prompts of a language by both protocols."""
+
+def probe(model: PrixLM, prompts: Prompts, lang: str, *, rank: bool = True) -> Probed:
+    """Ask a model the prompts of a language by both protocols, or by the paper's alone.
+
+    rank: also rank the candidates.
+    """
     asked = prompts.prompts
     probing = _Continuing(model, lang) if model.kind.is_decoder else _Probing(model, lang)
     probing.check(asked)
@@ -236,7 +266,7 @@ def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
     stops = sum(not words[answers[row][0]] for row in rows)
     _count(problems, "an answer that is a stop word or not a word (never the best word)", stops)
     best = probing.best_words([asked[row].text for row in rows], words)
-    ranked = probing.rank_candidates(asked, candidates, fits)
+    ranked = probing.rank_candidates(asked, candidates, fits) if rank else {}
     by_relation: dict[str, list[bool]] = {}
     for row, hit in ranked.items():
         if asked[row].relation:
@@ -246,15 +276,9 @@ def probe(model: PrixLM, prompts: Prompts, lang: str) -> Probed:
         {row: probing.word(piece) for row, piece in zip(rows, best, strict=True)},
         ranked,
         dict(problems),
-        {name: (share(hits), len(hits)) for name, hits in sorted(by_relation.items())},
+        dict(sorted(by_relation.items())),
         int(words.sum()),
     )
-
-
-def share(hits: Iterable[bool]) -> float:
-    """Return the share of hits; NaN if nothing was asked."""
-    values = list(hits)
-    return float(np.mean(values)) if values else float("nan")
 
 
 class _Probing:
@@ -271,6 +295,8 @@ class _Probing:
             )
         self.start, self.end = model.encoder.start, model.encoder.id(model.encoder.base.end)
         self.padding = model.encoder.padding
+        # An answer is a word in a sentence, which many tokenizers keep with the space before it.
+        self.space = word_space(self.tokenizer)
 
     def _find_mask(self) -> int:
         masks = [self.tokenizer.token_to_id(token) for token in ("<mask>", "[MASK]", "<|mask|>")]
@@ -283,13 +309,25 @@ class _Probing:
         """Refuse a vocabulary that was trimmed without the pieces that the prompts need."""
         if self.model.untrimmed is None:
             return
-        parts = (part for p in prompts for part in (*p.text.split(BLANK), p.answer, *p.candidates))
+        # The texts as they are encoded: with a space, a word may have other pieces.
+        answers = (self.space + text for p in prompts for text in (p.answer, *p.candidates))
+        parts = [part for p in prompts for part in self.around(p.text)]
         # Each answer counts on its own, so none may be read differently.
-        check_reading(self.model, list(parts), f"texts of the {self.lang} prompts", most=0.0)
+        texts = list(dict.fromkeys([*parts, *answers]))
+        what = f"texts of the {self.lang} prompts"
+        check_reading(self.model, texts, what, most=0.0, as_names=False)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the pieces of texts as they are after a space."""
-        return encode_names(self.tokenizer, texts)
+        """Return the pieces of answers as they are after a space."""
+        return encode_names(self.tokenizer, texts, self.space)
+
+    def around(self, text: str) -> list[str]:
+        """Return what is before and after the blank of a prompt: the blank has the space before it.
+
+        The two are encoded apart, because a tokenizer might join them with what is between.
+        """
+        start, rest = text.split(BLANK)
+        return [start.rstrip(), rest]
 
     def word(self, piece: int) -> str:
         """Return a piece as text."""
@@ -362,9 +400,7 @@ class _Probing:
 
     def fill(self, text: str, masks: int) -> list[int]:
         """Return the input for a prompt with that many masks in its blank."""
-        # The parts around the blank are encoded apart: a tokenizer might join them otherwise.
-        start, rest = text.split(BLANK)
-        before, after = self.encode([start.rstrip(), rest])  # a mask takes the space before it
+        before, after = encode_names(self.tokenizer, self.around(text))
         return [*self.start, *before, *[self.mask] * masks, *after, self.end]
 
     @torch.inference_mode()
@@ -397,26 +433,12 @@ class _Probing:
 class _Continuing(_Probing):
     """A decoder asked in one language: it reads what is before the blank."""
 
-    def __init__(self, model: PrixLM, lang: str) -> None:
-        super().__init__(model, lang)
-        # A word in the middle of a sentence comes after a space, which most tokenizers of decoders
-        # keep with the word.
-        [ids] = encode_names(self.tokenizer, ["x"])
-        adds_space = (self.tokenizer.id_to_token(ids[0]) or "").startswith(("▁", "Ġ"))
-        self.space = "" if adds_space else " "
-
     def _find_mask(self) -> int:
         return -1  # it needs none
 
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the pieces of texts as they are after a space."""
-        rows = encode_names(self.tokenizer, [self.space + text for text in texts])
-        return [ids if text else [] for ids, text in zip(rows, texts, strict=True)]
-
     def split(self, text: str) -> tuple[list[int], list[int]]:
         """Return the pieces before and after the blank of a prompt."""
-        start, rest = text.split(BLANK)
-        before, after = encode_names(self.tokenizer, [start.rstrip(), rest])
+        before, after = encode_names(self.tokenizer, self.around(text))
         return [*self.start, *before], after
 
     def fits(self, prompts: Sequence[Prompt], candidates: "_Candidates") -> Array:
@@ -531,57 +553,144 @@ Results = dict[str, dict[str, Probed]]
 
 
 def evaluate_probing(
-    models: Mapping[str, PrixLM],
+    models: Mapping[str, PrixLM | Path | str],
     prompts: Mapping[str, Prompts],
     progress: Progress | None = None,
+    *,
+    kept: Kept | None = None,
+    identity: Mapping[str, Mapping[str, str]] | None = None,
 ) -> tuple[list[ResultTable], Results]:
     """Return tables of both protocols by model and language, and the answers behind them.
 
     Which answers are one piece depends on the tokenizer. So the best words are counted twice: on
     each model's own prompts, and on those whose answers are one piece for every model.
+    models: by row; of a folder, the model is loaded when its row is measured, and then dropped.
+    kept: what is measured so far. identity: by row and language, what a kept value belongs to, if
+    the caller does not know that all are of the same models and prompts.
     """
+    kept = kept or Kept()
     results: Results = {}
     for row, model in models.items():
+        load = cache(partial(_opened, model))  # all values may be kept, and then none is loaded
         for lang, part in prompts.items():
-            results.setdefault(row, {})[lang] = probe(model, part, lang)
+            key = (row, lang) if identity is None else (identity[row][lang],)
+            measure = partial(_probe, load, part, lang)
+            results.setdefault(row, {})[lang] = Probed.from_json(kept.get(key, measure))
             if progress is not None:
                 progress(f"probe {row}", len(results[row]), len(prompts))
-    single = ResultTable("best word", subset="one-piece answers")
-    ranked = ResultTable(CANDIDATE_RANKING)
+    single = ResultTable("best word", subset="one-piece answers", parallel=True)
+    ranked = ResultTable(CANDIDATE_RANKING, parallel=True)
     # The first row of the ranking: what a draw among the candidates would reach.
     for lang, part in prompts.items():
         ranked.add("chance", lang, _chance(part))
     for row, by_language in results.items():
         for lang, probed in by_language.items():
-            single.add(row, lang, share(probed.single.values()), len(probed.single))
-            ranked.add(row, lang, share(probed.ranked.values()), len(probed.ranked))
+            _add(single, row, lang, probed.single)
+            _add(ranked, row, lang, probed.ranked)
+    for table in (single, ranked):
+        _keep_common(table, results)
     single.notes.extend(_notes(models, results))
     return [single, _common(results), ranked, *_by_relation(results)], results
 
 
+def _opened(model: PrixLM | Path | str) -> PrixLM:
+    return model if isinstance(model, PrixLM) else load_model(model)
+
+
+def _probe(load: Callable[[], PrixLM], prompts: Prompts, lang: str) -> dict[str, Any]:
+    return asdict(probe(load(), prompts, lang))
+
+
+def _add(table: ResultTable, row: str, lang: str, hits: Mapping[int, bool]) -> None:
+    """Add the share of hits, in the order of the prompts."""
+    table.add_questions(row, lang, np.array([hits[prompt] for prompt in sorted(hits)], bool))
+
+
+def _keep_common(table: ResultTable, results: Results) -> None:
+    """Forget the single answers of a language unless all models were asked the same prompts.
+
+    Rows are compared question by question.
+    """
+    is_single = table.metric != CANDIDATE_RANKING
+    for lang in next(iter(results.values()), {}):
+        asked = {
+            frozenset(by_language[lang].single if is_single else by_language[lang].ranked)
+            for by_language in results.values()
+        }
+        for row in results if len(asked) > 1 else ():
+            table.questions.pop((row, lang), None)
+
+
 def evaluate_models(
-    models: Sequence[Path], prompts: Mapping[str, Prompts], progress: Progress | None = None
+    models: Sequence[Path],
+    prompts: Mapping[str, Prompts],
+    progress: Progress | None = None,
+    *,
+    most: int | None = None,
+    kept: Kept | None = None,
 ) -> tuple[list[ResultTable], Results]:
-    """Probe model folders, named by their paths."""
-    loaded = {title: load_model(path) for title, path in name_rows(models).items()}
-    return evaluate_probing(loaded, prompts, progress)
+    """Probe model folders, named by their paths, one after another.
+
+    most: prompts sampled of each language. kept: what an earlier call measured, which is taken if
+    it was of the same model and prompts.
+    """
+    named = name_rows(models)
+    asked = {lang: sample_prompts(part, most) for lang, part in prompts.items()}
+    identity = None
+    if kept is not None:
+        digests = {lang: _digest([lang, describe_prompts(part)]) for lang, part in asked.items()}
+        identity = {
+            title: {lang: _digest([_VERSION, model, most, digests[lang]]) for lang in asked}
+            for title, model in ((title, _fingerprint(path)) for title, path in named.items())
+        }
+    return evaluate_probing(named, asked, progress, kept=kept, identity=identity)
+
+
+def sample_prompts(prompts: Prompts, most: int | None, seed: int = 0) -> Prompts:
+    """Return a sample of the prompts, in their order; all of them without a number.
+
+    Of files with the same number of rows, as BMLAMA's, the same rows are drawn.
+    """
+    if most is not None and most < 1:
+        raise PrixError(f"--most {most}: expected 1 or more prompts of each language.")
+    if most is None or most >= len(prompts.prompts):
+        return prompts
+    rows = np.sort(np.random.default_rng(seed).permutation(len(prompts.prompts))[:most])
+    return replace(prompts, prompts=[prompts.prompts[row] for row in rows.tolist()])
+
+
+def _digest(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def _fingerprint(model: Path) -> list[Any]:
+    """Return what tells a model apart: its weights and tokenizer, and how it reads."""
+    is_ours = (model / SETTINGS).is_file()
+    return [base_fingerprint(model), read_settings(model).as_dict() if is_ours else None]
 
 
 def _common(results: Results) -> ResultTable:
     """Count the best words on the prompts whose answers are one piece for every model."""
-    table = ResultTable("best word", subset="answers of one piece for every model")
+    table = ResultTable("best word", subset="answers of one piece for every model", parallel=True)
     for lang in next(iter(results.values()), {}):
         parts = {row: by_language[lang].single for row, by_language in results.items()}
         common = sorted(set.intersection(*map(set, parts.values())))
         for row, single in parts.items():
-            table.add(row, lang, share(single[prompt] for prompt in common), len(common))
+            _add(table, row, lang, {prompt: single[prompt] for prompt in common})
     return table
 
 
-def _notes(models: Mapping[str, PrixLM], results: Results) -> list[str]:
+def _is_compact(model: PrixLM | Path | str) -> bool:
+    if isinstance(model, PrixLM):
+        return model.settings.lineage.base == "compact"
+    folder = Path(model)
+    return (folder / SETTINGS).is_file() and read_settings(folder).lineage.base == "compact"
+
+
+def _notes(models: Mapping[str, PrixLM | Path | str], results: Results) -> list[str]:
     """Return what a reader has to know to compare the best words of models."""
     notes = []
-    compact = [row for row, model in models.items() if model.settings.lineage.base == "compact"]
+    compact = [row for row, model in models.items() if _is_compact(model)]
     if compact:
         notes.append(COMPACT_NOTE.format(", ".join(compact)))
     sizes = {
@@ -604,10 +713,10 @@ def _by_relation(results: Results) -> list[ResultTable]:
     """Return a table for each language whose prompts name their relations: a row per relation."""
     tables = []
     for lang in next(iter(results.values()), {}):
-        table = ResultTable(f"{CANDIDATE_RANKING} by relation", subset=lang)
+        table = ResultTable(f"{CANDIDATE_RANKING} by relation", subset=lang, parallel=True)
         for row, by_language in results.items():
-            for relation, (value, number) in by_language[lang].relations.items():
-                table.add(relation, row, value, number)
+            for relation, hits in by_language[lang].relations.items():
+                table.add_questions(relation, row, np.array(hits, bool))
         if table.rows:
             tables.append(table)
     return tables

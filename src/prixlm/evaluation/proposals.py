@@ -1,7 +1,7 @@
 """Measure how reliable proposals and their confidence are, on held-out facts.
 
     trials = try_enrichment(kb, ["et", "te"], model="model")
-    judged = judge_proposals(kb, "proposals", known=("train", "valid"))
+    judged = judge_enrichment(kb, ["et", "te"], "judged")
 
 There are two measures:
 
@@ -9,22 +9,23 @@ There are two measures:
   them, and compares the answers with the test facts. It compares three methods, each with its own
   confidence that is fitted on the valid facts: facts carried along links, the model, and the fusion
   of everything. Facts that another language states can be carried over without learning, so the
-  results are also given on the facts that no other language states (`no transfer`). Every question
-  has an answer here.
-- `judge_proposals` takes what a run proposed while the test facts were held out. These include
-  answers to questions that may have none. A proposal that the KB does not state counts as wrong. A
-  KB is not complete, so this is a lower bound.
+  results are also given on subsets (see `enrichment.trial`). Every question has an answer here.
+- `judge_enrichment` runs `enrich` without the test facts and compares all that it proposes with
+  them (`judge_proposals`). These include answers to questions that may have none. A proposal that
+  the KB does not state counts as wrong. A KB is not complete, so this is a lower bound.
 """
 
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from prixlm.enrichment.gaps import GapConfig
+from prixlm.enrichment.run import EnrichConfig, enrich
 from prixlm.enrichment.trial import (
     LEVELS,
     NOTE,
@@ -35,8 +36,9 @@ from prixlm.enrichment.trial import (
 )
 from prixlm.errors import PrixError
 from prixlm.files import write_atomically
-from prixlm.kb.store import KB, quote_texts
+from prixlm.kb.store import KB, SPLITS, quote_texts
 from prixlm.metrics import AtLevel, Reliability, at_levels, reliability
+from prixlm.proposals.tables import read_manifest
 from prixlm.rankers.fusion import Fusion, FusionConfig, fitted_languages
 from prixlm.rankers.suite import load_suite
 from prixlm.reports.plots import plot_reliability
@@ -107,10 +109,52 @@ class Judged:
     """Proposals of one kind in one language, against the facts that the run did not know."""
 
     lang: str
-    why: str  # the kind: `all`, or why the question was asked
+    kind: str  # `all`, why the question was asked, or whether a language states the answer
     held_out: int  # facts of the language that the run did not know
     reliability: Reliability
     levels: list[AtLevel]
+
+
+def judge_enrichment(
+    kb: KB,
+    langs: Sequence[str],
+    to: Path | str,
+    model: Path | str | None = None,
+    graph: Path | str | None = None,
+    *,
+    min_confidence: float = 0.5,
+    fusion: FusionConfig | None = None,
+    progress: Progress | None = None,
+) -> list[Judged]:
+    """Propose facts to `to`/proposals as if nobody knew the test facts, and judge the proposals.
+
+    A stopped run resumes; finished proposals with the same settings are not made again.
+    """
+    to = Path(to)
+    missing = [lang for lang in langs if not kb.num_triples(lang, "test")]
+    if missing:
+        raise PrixError(f"{kb.folder} has no test triples in {missing[0]}: make a split of it.")
+    known = tuple(split for split in SPLITS if split != "test")
+    config = EnrichConfig(
+        into=tuple(langs), min_confidence=min_confidence, tried=0, missing=GapConfig(known=known)
+    )
+    if fusion is not None:
+        config = replace(config, fusion=fusion)
+    folder = to / "proposals"
+    if folder.exists():
+        _check_judged(folder, kb, config)
+    else:
+        to.mkdir(parents=True, exist_ok=True)
+        enrich(kb, folder, config, model=model, graph=graph, progress=progress)
+    return judge_proposals(kb, folder, known)
+
+
+def _check_judged(folder: Path, kb: KB, config: EnrichConfig) -> None:
+    """Refuse proposals of another KB, or with other settings."""
+    manifest = read_manifest(folder)
+    settings = json.loads(json.dumps(asdict(config)))  # tuples become lists, as in the file
+    if manifest["kb"] != kb.fingerprint() or manifest["config"] != settings:
+        raise PrixError(f"{folder} was made with another KB or other settings: name another --to.")
 
 
 def judge_proposals(kb: KB, folder: Path | str, known: Sequence[str]) -> list[Judged]:
@@ -118,12 +162,13 @@ def judge_proposals(kb: KB, folder: Path | str, known: Sequence[str]) -> list[Ju
     splits = quote_texts(known)
     asked = pq.read_table(
         Path(folder) / "proposals.parquet",
-        columns=["lang", "subject", "relation", "object", "confidence", "why"],
+        columns=["lang", "subject", "relation", "object", "confidence", "why", "origin"],
     )
     # A proposal is right if a split that the run did not know states it.
     rows = kb.join_table(
         asked,
-        "SELECT a.lang, a.why, a.confidence, t.subject IS NOT NULL AS is_right FROM asked a "
+        "SELECT a.lang, a.why, a.confidence, len(a.origin) > 0 AS is_stated, "
+        "t.subject IS NOT NULL AS is_right FROM asked a "
         "LEFT JOIN triples t ON t.subject = a.subject AND t.relation = a.relation "
         f"AND t.object = a.object AND t.split NOT IN ({splits})",
     )
@@ -134,12 +179,16 @@ def judge_proposals(kb: KB, folder: Path | str, known: Sequence[str]) -> list[Ju
     )
     # (N,) each: the language, kind and confidence of every proposal, and whether it is right.
     lang, why = (np.array(rows[name].to_pylist(), str) for name in ("lang", "why"))
+    is_stated = np.array(rows["is_stated"].to_pylist(), bool)
     confidence, right = (rows[name].to_numpy() for name in ("confidence", "is_right"))
+    kinds = {"all": np.ones(len(lang), bool)}
+    kinds |= {kind: why == kind for kind in sorted(set(why))}
+    kinds |= {"answer stated": is_stated, "answer unstated": ~is_stated}
     judged = []
     for code in sorted(set(lang)):
         number = held_out.get(code, 0)
-        for kind in ("all", *sorted(set(why))):
-            chosen = (lang == code) & ((why == kind) | (kind == "all"))
+        for kind, is_inside in kinds.items():
+            chosen = (lang == code) & is_inside
             believed = reliability(confidence[chosen], right[chosen])
             levels = at_levels(confidence[chosen], right[chosen], number, LEVELS)
             judged.append(Judged(code, kind, number, believed, levels))
@@ -153,7 +202,7 @@ def judged_tables(judged: Sequence[Judged]) -> list[ResultTable]:
         subset = f"{part.lang}, against {part.held_out:,} held-out facts"
         new = ResultTable("proposals", subset=subset, has_mean=False, notes=[NOTE])
         table = tables.setdefault(part.lang, new)
-        row = f"{part.why} ({part.reliability.number:,})"
+        row = f"{part.kind} ({part.reliability.number:,})"
         for name, value in ({"ECE": part.reliability.ece} | figures_at(part.levels)).items():
             table.add(row, name, value)
     return list(tables.values())

@@ -10,12 +10,15 @@ without the withheld links. If the KB withholds links already (`prixlm split --h
 serves all tables. Every model becomes an encoder by Mirror, with words as positives as in the paper
 and, beyond it, with links. Each table has a curve over All's checkpoints, step 0 included.
 
-The paper reports linking and lexicons at 75 % and probing at 10 % of a run of 200,000 steps from
-XLM-R. A compact model from scratch has learnt little by then, so the end of the run is the default
-(`linking_at`, `probing_at`); the curve has the other checkpoints.
+The paper reports linking and lexicons at step 150,000 and probing at step 20,000: 15.8 % and 2.1 %
+of its 947,000 updates, 75 % and 10 % of its curve, which ends at 200,000. `linking_at` and
+`probing_at` take a step or a share of the run. A compact model from scratch has learnt little by
+then, so the end of the run is the default; the curve has the other checkpoints. A Single that is
+shorter than the step is taken at its end.
 
     NAME.json, NAME.md                             the table
     NAME-settings.json                             what it was made with
+    NAME-parts.jsonl                               what is measured so far, while it is being made
     NAME-checkpoints.json, NAME-checkpoints.png    the curve
     xel/                                           the same for linking, with a split and models
 """
@@ -28,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prixlm.entities.encoder import EntityEncoder, load_model
+from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.mirror import MirrorConfig
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import (
@@ -41,18 +44,26 @@ from prixlm.evaluation.entity_linking import (
     spelling_scorers,
     withheld_tasks,
 )
-from prixlm.evaluation.lexicons import Dictionaries, evaluate_lexicons
-from prixlm.evaluation.probing import CANDIDATE_RANKING, Prompts, evaluate_probing
+from prixlm.evaluation.lexicons import Dictionaries, count_overlap, evaluate_lexicons
+from prixlm.evaluation.probing import (
+    CANDIDATE_RANKING,
+    Prompts,
+    describe_prompts,
+    evaluate_probing,
+)
 from prixlm.evaluation.trained import Run, TrainedModels, check_stamp, single_settings
 from prixlm.files import read_json, write_atomically
 from prixlm.kb.split import SplitConfig, split_kb
 from prixlm.kb.store import KB
+from prixlm.reports.kept import Kept
 from prixlm.reports.plots import plot_curves
 from prixlm.reports.tables import ResultTable, read_tables, write_tables
+from prixlm.training.checkpoints import is_point
 from prixlm.training.pretrain import PretrainConfig
 from prixlm.types import Progress
 
 POSITIVES = ("words", "links")
+UNTUNED = "base, without Mirror"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +80,15 @@ class NamesConfig:
     frequent: int = 50_000  # frequent words that are candidates of a lexicon
     curve: str = "links"  # positives of the encoders on the curve
     others: tuple[str, ...] = ()  # more models, such as bert-base-multilingual-cased
-    linking_at: float = 1.0  # share of the run used for linking and lexicons; the paper's: 0.75
-    probing_at: float = 1.0  # share of the run used for probing; the paper's: 0.1
+    linking_at: float = 1.0  # share of the run or step of linking and lexicons; the paper's: 150000
+    probing_at: float = 1.0  # share of the run or step of probing; the paper's: 20000
 
     def __post_init__(self) -> None:
-        if not all(0 <= share <= 1 for share in (self.linking_at, self.probing_at)):
-            raise PrixError("linking_at and probing_at are shares of a run, from 0 to 1.")
+        if not all(map(is_point, (self.linking_at, self.probing_at))):
+            raise PrixError(
+                "linking_at and probing_at are shares of a run, from 0 to 1, or steps: whole "
+                "numbers above 1."
+            )
         if self.curve not in POSITIVES:
             raise PrixError(f"curve {self.curve}: expected {' or '.join(POSITIVES)}.")
 
@@ -104,6 +118,8 @@ class NamesModels:
             if lang not in models.kb.languages:
                 known = ", ".join(models.kb.languages)
                 raise PrixError(f"{models.kb.folder} has no {lang}; it has {known}.")
+        for point in (config.linking_at, config.probing_at):
+            models.check_point("all", config.pretrain, point)
 
     def all(self) -> Run:
         """Return Prix-LM (All)."""
@@ -114,10 +130,10 @@ class NamesModels:
         settings = single_settings(self.config.pretrain, lang)
         return self.singles.prix_lm("single", settings, lang)
 
-    def by_title(self, share: float) -> dict[str, tuple[str, Path | str]]:
+    def by_title(self, point: float) -> dict[str, tuple[str, Path | str]]:
         """Return the name and folder of other models, base, Single and All, by title of the row.
 
-        share: how much of their runs Single and All have done.
+        point: the share of their runs, or the step, at which Single and All are taken.
         """
         lang = self.config.single
         others: dict[str, tuple[str, Path | str]] = {
@@ -125,10 +141,14 @@ class NamesModels:
         }
         runs = {
             "base": self.all().base(),
-            f"Prix-LM (Single, {lang})": self.single(lang).at(share),
-            "Prix-LM (All)": self.all().at(share),
+            f"Prix-LM (Single, {lang})": self.single(lang).at(point, or_end=True),
+            "Prix-LM (All)": self.all().at(point),
         }
         return others | {title: (run.name, run.folder) for title, run in runs.items()}
+
+    def untuned(self) -> EntityEncoder:
+        """Return the base as an encoder that reads names as its Mirror variants do."""
+        return EntityEncoder.load(self.all().base().folder, self.config.mirror.encoder)
 
     def encoder(self, name: str, model: Path | str, positives: str) -> EntityEncoder:
         """Return the Mirror variant of a model with words or links as positives."""
@@ -155,7 +175,7 @@ class NamesTable:
     title: str  # of its curve
     metric: str  # on the curve
     inputs: Any  # what it was made from, as JSON values
-    make: Callable[[], list[ResultTable]]
+    make: Callable[[Kept], list[ResultTable]]  # given what is measured so far
     measure: Callable[[Run], dict[str, float]]  # figures of a checkpoint of All, by column
 
     def reproduce(self, models: NamesModels) -> list[ResultTable]:
@@ -167,19 +187,23 @@ class NamesTable:
         settings = asdict(models.config)
         stamp = {"KB": models.models.kb.fingerprint(), "settings": settings, "files": digest}
         check_stamp(to / f"{self.name}-settings.json", stamp, path)
+        # Each language and each checkpoint is written when it is measured.
+        kept = Kept(to / f"{self.name}-parts.jsonl")
         if not path.exists():
-            write_tables(to, self.name, self.make())
-        self._plot_curve(models, to / f"{self.name}-checkpoints.json")
+            write_tables(to, self.name, self.make(kept))
+        self._plot_curve(models, to / f"{self.name}-checkpoints.json", kept)
+        kept.remove()
         return read_tables(path)
 
-    def _plot_curve(self, models: NamesModels, path: Path) -> None:
+    def _plot_curve(self, models: NamesModels, path: Path, kept: Kept) -> None:
         """Draw the figures of every checkpoint of All, which are measured once."""
         if not path.exists():
             # Points by column: the step of a checkpoint and its figure in per cent.
             run = models.all()
             points: dict[str, list[tuple[int, float]]] = {}
             for step in run.steps:
-                for column, value in self.measure(run.at_step(step)).items():
+                measure = partial(self.measure, run.at_step(step))
+                for column, value in kept.get(("curve", str(step)), measure).items():
                     points.setdefault(column, []).append((step, 100 * value))
             write_atomically(path, json.dumps(points, indent=1) + "\n")
         curves = read_json(path)
@@ -208,10 +232,11 @@ def reproduce_xel(
         run = models.all().at(config.linking_at)
         yield Translation(run.folder, split, config.into, "Prix-LM (All), translate")
 
-    def make() -> list[ResultTable]:
-        tables = evaluate_linking(tasks, with_translation(), progress)
+    def make(kept: Kept) -> list[ResultTable]:
+        tables = evaluate_linking(tasks, with_translation(), progress, kept=kept)
         if files:  # their names are not the KB's, so the decoder cannot translate into them
-            tables += evaluate_linking(files, _linkers(models), progress, source="files")
+            rows = _linkers(models)
+            tables += evaluate_linking(files, rows, progress, source="files", kept=kept)
         return tables
 
     def measure(run: Run) -> dict[str, float]:
@@ -245,9 +270,12 @@ def _linkers(models: NamesModels) -> Iterator[Linker]:
     def single(lang: str, positives: str) -> EncoderScorer:
         # A language that the KB does not have is linked by Single of the entities' language.
         known = lang if lang in models.models.kb.languages else config.into
-        return models.scorer(models.single(known).at(config.linking_at), positives, lang)
+        run = models.single(known).at(config.linking_at, or_end=True)
+        return models.scorer(run, positives, lang)
 
     yield from spelling_scorers()
+    # The control: a model that has learnt nothing, and was not tuned either.
+    yield EncoderScorer(models.untuned(), UNTUNED)
     for positives in POSITIVES:
         how = f"+ Mirror ({positives})"
         for other in config.others:
@@ -271,13 +299,16 @@ def reproduce_bli(
     config = config or NamesConfig()
     models = NamesModels(TrainedModels(kb, Path(to), progress), config)
 
-    def make() -> list[ResultTable]:
-        encoders = {
+    def make(kept: Kept) -> list[ResultTable]:
+        # The control: a model that has learnt nothing, and was not tuned either.
+        encoders = {UNTUNED: models.untuned()}
+        encoders |= {
             f"{title} + Mirror ({positives})": models.encoder(name, model, positives)
             for positives in POSITIVES
             for title, (name, model) in models.by_title(config.linking_at).items()
         }
-        return evaluate_lexicons(encoders, dictionaries, config.frequent, progress)
+        tables = evaluate_lexicons(encoders, dictionaries, config.frequent, progress, kept=kept)
+        return [*tables, count_overlap(kb, dictionaries)]
 
     def measure(run: Run) -> dict[str, float]:
         encoder = models.encoder(run.name, run.folder, config.curve)
@@ -300,16 +331,16 @@ def reproduce_probe(
     config = config or NamesConfig()
     models = NamesModels(TrainedModels(kb, Path(to), progress), config)
 
-    def make() -> list[ResultTable]:
+    def make(kept: Kept) -> list[ResultTable]:
         named = models.by_title(config.probing_at).items()
-        loaded = {title: load_model(model) for title, (_, model) in named}
-        return evaluate_probing(loaded, prompts, progress)[0]
+        folders = {title: model for title, (_, model) in named}
+        return evaluate_probing(folders, prompts, progress, kept=kept)[0]
 
     def measure(run: Run) -> dict[str, float]:
-        tables, _ = evaluate_probing({run.name: load_model(run.folder)}, prompts, progress)
+        tables, _ = evaluate_probing({run.name: run.folder}, prompts, progress)
         ranked = next(table for table in tables if table.metric == CANDIDATE_RANKING)
         return ranked.values(run.name)
 
-    inputs = {lang: [asdict(p) for p in part.prompts] for lang, part in prompts.items()}
+    inputs = {lang: describe_prompts(part) for lang, part in prompts.items()}
     metric = "accuracy among the candidates"
     return NamesTable("probe", "Probing", metric, inputs, make, measure).reproduce(models)

@@ -5,22 +5,31 @@
 
     models/KIND, models/KIND/LANG    Prix-LM: all, all-propagate; single/LANG, single-early/LANG
     graph                            our ComplEx on the merged graph
-    baselines/MODEL-SETTING[/LANG]   PyKEEN's models: default/LANG, tuned/LANG, merged
+    baselines/MODEL-SETTING[/LANG]   PyKEEN's models: default/LANG, tuned/LANG, openke/LANG, merged
+    searched/ROW/LANG                searched settings; search.json has the figure of every run
     encoders/NAME-POSITIVES          Mirror variants of these Prix-LMs and of other models
     fusion                           what combines a model, links, rules and a graph
 
 All tables of one folder share their models through this class, and only this class knows the paths.
 A model that is finished is not trained again. Training checks that it belongs to the KB and has the
 same settings, and resumes a run that was stopped.
+
+A baseline is only worth as much as the search behind it, so a row of one language is searched as
+thoroughly as the row of all languages that it is compared with (`search_settings`). Nothing is
+chosen on test facts.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from prixlm.config import differing
+from prixlm.config import checked, differing, is_kind
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.mirror import MirrorConfig, mirror
 from prixlm.errors import PrixError
@@ -30,9 +39,18 @@ from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import ComplEx, GraphConfig, GraphRanker, train_graph
 from prixlm.rankers.fusion import Fusion, FusionConfig
 from prixlm.rankers.pykeen import BaselineConfig, load_baseline, train_baseline
-from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, training_seconds
+from prixlm.training.checkpoints import (
+    checkpoint_folder,
+    checkpoint_steps,
+    step_of,
+    training_seconds,
+)
 from prixlm.training.pretrain import PretrainConfig, pretrain
 from prixlm.types import Progress
+
+logger = logging.getLogger(__name__)
+Settings = TypeVar("Settings")
+_SEARCHED = "search.json"
 
 
 @dataclass(frozen=True)
@@ -56,10 +74,24 @@ class Run:
         """Return the model at one of its checkpoints, named after it."""
         return Run(f"{self.name}-step-{step}", checkpoint_folder(self.folder, step))
 
-    def at(self, share: float) -> "Run":
-        """Return the checkpoint nearest to a share of the run."""
+    def at(self, point: float, *, or_end: bool = False) -> "Run":
+        """Return the checkpoint nearest to a share of the run or, above 1, the one of that step.
+
+        or_end: a run that ends before the step is taken at its end.
+        """
         steps = self.steps
-        return self.at_step(min(steps, key=lambda step: abs(step - share * steps[-1])))
+        step = step_of(point, steps[-1])
+        if point <= 1:
+            return self.at_step(min(steps, key=lambda kept: abs(kept - step)))
+        if or_end:
+            step = min(step, steps[-1])
+        if step not in steps:
+            raise PrixError(
+                f"{self.folder} has no checkpoint at step {step:,}; it has "
+                f"{', '.join(f'{kept:,}' for kept in steps)}. Name one of these or a share of the "
+                "run, or train it with --checkpoints in another folder."
+            )
+        return self.at_step(step)
 
     def base(self) -> "Run":
         """Return the model before its first step: the base model with its new tokens."""
@@ -73,6 +105,16 @@ class TrainedModels:
 
     def __init__(self, kb: KB, folder: Path, progress: Progress | None = None) -> None:
         self.kb, self.folder, self.progress = kb, folder, progress
+
+    def check_point(self, kind: str, settings: PretrainConfig, point: float) -> None:
+        """Refuse a step that a Prix-LM neither has nor will keep, before it is trained for days."""
+        known = {*settings.training.checkpoints, *checkpoint_steps(self.folder / "models" / kind)}
+        if point > 1 and point not in known:
+            raise PrixError(
+                f"step {point:,.0f} is not among the checkpoints that the run keeps "
+                f"({', '.join(f'{kept:g}' for kept in settings.training.checkpoints)}): add it to "
+                "--checkpoints."
+            )
 
     def prix_lm(self, kind: str, settings: PretrainConfig, lang: str | None = None) -> Run:
         """Return a Prix-LM of all languages, or the one of a single language."""
@@ -108,8 +150,12 @@ class TrainedModels:
         path = folder / "baseline.json"  # written last
         if not path.exists():
             train_baseline(self.kb, folder, config, lang, self.progress)
-        seconds = float(read_json(path)["seconds"])
-        return load_baseline(self.kb, folder), seconds
+        ranker = load_baseline(self.kb, folder)  # refuses a file that is damaged
+        return ranker, float(read_json(path)["seconds"])
+
+    def searched(self, row: str, lang: str | None = None) -> Path:
+        """Return the folder of a search: of a language, or of all languages together."""
+        return self.folder / "searched" / row / (lang or "merged")
 
     def fusion(
         self, rankers: Sequence[Ranker], config: FusionConfig, langs: Sequence[str]
@@ -136,13 +182,23 @@ def check_stamp(path: Path, stamp: Mapping[str, Any], made: Path) -> None:
     """
     values = json.loads(json.dumps(stamp))  # tuples become lists, as in the file
     if path.exists():
-        saved = _known(read_json(path), values)
+        saved = _known(_read_object(path), values)
         names = ", ".join(differing(saved, values))
         if names:
             raise PrixError(f"{made} was made with other {names}: name another folder.")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(values, indent=1) + "\n")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Return the values of a JSON file of this folder; refuse one that is damaged."""
+    try:
+        return checked(read_json(path), {})
+    except (OSError, ValueError) as error:
+        raise PrixError(
+            f"{path} cannot be read ({error}). Name another folder, or delete the file."
+        ) from None
 
 
 def _known(saved: dict[str, Any], stamp: dict[str, Any]) -> dict[str, Any]:
@@ -157,3 +213,91 @@ def _known(saved: dict[str, Any], stamp: dict[str, Any]) -> dict[str, Any]:
 def single_settings(settings: PretrainConfig, lang: str) -> PretrainConfig:
     """Return the settings of Prix-LM (Single): the facts of one language, without links."""
     return replace(settings, supply=replace(settings.supply, langs=(lang,)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """What is tried, each value with each; the figure is the MRR of valid facts."""
+
+    facts: int = 1000  # valid facts of a language that runs are compared on
+    batches: tuple[int, ...] = (64, 256)  # of Prix-LM (Single): facts per update
+    rates: tuple[float, ...] = (1e-3, 2e-3)  # highest learning rates, with a full decay
+    epochs: tuple[int, ...] = (30,)  # passes over the language's facts
+    graph_batches: tuple[int, ...] = (250, 1000)  # of our graph embeddings: triples per update
+    graph_epochs: tuple[int, ...] = (10, 30)  # passes over the triples
+    graph_regularisers: tuple[float, ...] = (0.005, 0.05)  # weights of the 3-norm
+
+    def __post_init__(self) -> None:
+        lists = [values for name, values in vars(self).items() if name != "facts"]
+        if self.facts < 1 or not all(lists):
+            raise PrixError("search: facts are 1 or more, and every list has a value.")
+
+    def singles(self, settings: PretrainConfig) -> dict[str, PretrainConfig]:
+        """Return the settings of Prix-LM (Single) to try, by name."""
+        tried = {}
+        for batch, rate, epochs in product(self.batches, self.rates, self.epochs):
+            # The rate decays to the end of the run: stopped earlier, it would still be high.
+            training = replace(settings.training, lr=rate, patience=None, checkpoints=(1.0,))
+            name = f"batch-{batch}-rate-{rate:g}-epochs-{epochs}"
+            tried[name] = replace(settings, batch=batch, epochs=epochs, training=training)
+        return tried
+
+    def graphs(self, config: GraphConfig) -> dict[str, GraphConfig]:
+        """Return the settings of a graph embedding of ours to try, by name."""
+        values = product(self.graph_batches, self.graph_epochs, self.graph_regularisers)
+        return {
+            f"batch-{batch}-epochs-{epochs}-regulariser-{weight:g}": replace(
+                config, batch=batch, epochs=epochs, regulariser=weight
+            )
+            for batch, epochs, weight in values
+        }
+
+
+def search_settings(
+    folder: Path, candidates: Mapping[str, Settings], measure: Callable[[Settings, Path], float]
+) -> str:
+    """Run every candidate that has no figure yet; return the name of the best one.
+
+    measure: trains a candidate in a folder and returns its MRR on valid facts. The folder of the
+    best candidate so far is kept, those of the others are deleted.
+    """
+    path = folder / _SEARCHED
+    tried = _read_tried(folder) if path.exists() else {}
+    for name, settings in candidates.items():
+        if name in tried:
+            continue
+        started = time.monotonic()
+        mrr = measure(settings, folder / name)
+        tried[name] = {"valid_mrr": mrr, "seconds": time.monotonic() - started}
+        logger.info("%s, %s: MRR %.1f on valid facts", folder.name, name, 100 * mrr)
+        write_atomically(path, json.dumps(tried, indent=1) + "\n")
+        _drop_others(folder, tried)
+    # A search with a smaller space may follow on a larger one.
+    best = max(candidates, key=lambda name: tried[name]["valid_mrr"])
+    if not (folder / best).exists():
+        measure(candidates[best], folder / best)
+    return best
+
+
+def _read_tried(folder: Path) -> dict[str, dict[str, float]]:
+    """Return the figures of the runs of a search, by name; refuse a file that is damaged."""
+    tried = _read_object(folder / _SEARCHED)
+    figures = {"valid_mrr", "seconds"}
+    if not all(is_kind(one, dict[str, float]) and figures <= one.keys() for one in tried.values()):
+        raise PrixError(
+            f"{folder / _SEARCHED} is not what a search writes: delete it, to search again."
+        )
+    return tried
+
+
+def _drop_others(folder: Path, tried: Mapping[str, Any]) -> None:
+    """Delete the models of all but the best run."""
+    best = max(tried, key=lambda name: tried[name]["valid_mrr"])
+    for name in tried:
+        if name != best:
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def search_seconds(folder: Path) -> float:
+    """Return the seconds of all runs of a search: what the row has cost."""
+    return float(sum(one["seconds"] for one in _read_tried(folder).values()))

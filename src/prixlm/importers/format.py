@@ -119,6 +119,7 @@ class Source:
     name: str
     role: str = ""
     limits: Limits = Limits()
+    start: tuple[int, int] = (0, 1)  # byte and line to begin at, of a plain file: see `Chunk.start`
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Chunk:
     data: bytes | pa.RecordBatch
     broken: str = ""  # why it cannot be parsed; `data` is then a sample for the rejects file
     done: int = 0  # bytes of the file on disk that were read so far
+    start: int | None = None  # its first byte in a plain file of lines, where reading can begin
 
 
 @dataclass

@@ -385,8 +385,10 @@ class Joins:
         def pairs() -> Iterator[tuple[Array, Array]]:
             # Three reasons to mean the same: one key, an explicit link, a shared counterpart.
             same_key = "SELECT id AS a, node AS b FROM member WHERE id <> node"
+            # A batch costs a pass over all entities, so their number must not grow with the KB.
+            rows = max(1 << 20, self.num_entities // 32)
             for query in (same_key, "SELECT a, b FROM link", "SELECT a, b FROM shared"):
-                for batch in self.db.stream(query, 1 << 20):
+                for batch in self.db.stream(query, rows):
                     yield np.asarray(batch.column("a")), np.asarray(batch.column("b"))
 
         concepts = number_concepts(self.num_entities, pairs())

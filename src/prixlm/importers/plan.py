@@ -51,9 +51,12 @@ class Plan:
     limits: Limits
     descriptions: bool = True
 
-    def chunks(self, index: int) -> Iterator[Chunk]:
-        """Yield the chunks of a source."""
-        return self.format.chunks(self.sources[index], index)
+    def chunks(self, index: int, start: tuple[int, int] | None = None) -> Iterator[Chunk]:
+        """Yield the chunks of a source. start: byte and line of a chunk with a `start`."""
+        source = self.sources[index]
+        if start is not None:
+            source = replace(source, start=start)
+        return self.format.chunks(source, index)
 
     def parser(self, index: int) -> Parser:
         """Return the parser of a source, within the limits of the import."""

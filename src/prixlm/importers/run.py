@@ -9,6 +9,8 @@ again, it resumes after the last finished part, and the result is the same, byte
 """
 
 import hashlib
+import itertools
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.metadata import version
@@ -21,6 +23,7 @@ from prixlm.files import (
     Workspace,
     check_target,
     disk_errors,
+    kind_of,
     locked,
     open_workspace,
     publish,
@@ -39,6 +42,7 @@ from prixlm.importers.stage import (
     stage_source,
 )
 from prixlm.kb.store import FORMAT, KB, Manifest
+from prixlm.remote import UPLOADING, fetch_file, is_remote, list_names, staged_folder, uri_of
 from prixlm.types import Progress
 from prixlm.untrusted import guard_formula, printable
 
@@ -95,6 +99,10 @@ def import_kb(
         "max_line": max_line,
         "descriptions": descriptions,
     }
+    if is_remote(to):
+        running: Any = {"strict": strict, "memory": memory, "engine": engine, "progress": progress}
+        make = partial(import_kb, paths, **options, **running)
+        return _import_to_store(paths, to, options, overwrite, make)
     plan = plan_import(paths, **options)
     files = [source.path for source in plan.sources if source.path.exists()]
     work_folder = check_target(to, files, overwrite, FORMAT)
@@ -126,6 +134,44 @@ def import_kb(
         publish(joins.out, to)
         work.remove()
     return KB(to)
+
+
+def _import_to_store(
+    sources: list[Path],
+    to: Path,
+    options: dict[str, Any],
+    overwrite: bool,
+    make: Callable[[Path], KB],
+) -> KB:
+    """Import into a local folder and upload it; a KB whose upload broke is not made again."""
+    _check_store(to, overwrite)
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _files(sources)]
+    key = [version("prixlm"), files, {**options, "langs": list(options["langs"] or ())}]
+    with staged_folder(to, key, fetch=False) as folder:
+        if not folder.exists():
+            make(folder)
+    return KB(to)
+
+
+def _check_store(to: Path, overwrite: bool) -> None:
+    """Refuse to replace anything but a KB, and that only when asked."""
+    names = list_names(to)
+    if UPLOADING in names:  # of an upload that broke
+        return
+    if names and not overwrite:
+        raise PrixError(f"{uri_of(to)} is already there. Pass --overwrite, or name another folder.")
+    if names:
+        with tempfile.TemporaryDirectory() as folder:
+            if "manifest.json" in names:
+                fetch_file(to / "manifest.json", Path(folder) / "manifest.json")
+            if kind_of(Path(folder)) != FORMAT:
+                raise PrixError(f"{uri_of(to)} is not a KB: name another folder.")
+
+
+def _files(sources: list[Path]) -> list[Path]:
+    """Return all files of the sources that are there; an import refuses the others."""
+    found = [path for source in sources for path in (source, *sorted(source.rglob("*")))]
+    return [path for path in found if path.is_file()]
 
 
 class _BadSources(PrixError):
@@ -192,12 +238,13 @@ def _stage_in_workers(
     shards = []
     for index in range(len(plan.sources)):
         # Only reading tells how many chunks a source has; each is a whole number of lines.
-        num_chunks = sum(1 for _ in plan.chunks(index))
-        for number in range(-(-num_chunks // stage.PART_CHUNKS)):
-            shards.append(Shard(part_name(index, number), (index, number)))
+        for number, (num_chunks, start) in enumerate(_cut_parts(plan.chunks(index))):
+            value = (index, number, num_chunks, start)
+            shards.append(Shard(part_name(index, number), value))
         if progress is not None:
             progress("count", index + 1, len(plan.sources))
-    job = ShardJob("parse", shards, load, PartMaker(plan.chunks, plan.parser))
+    maker = _part_maker(plan)
+    job = ShardJob("parse", shards, load, maker, maker.inputs())
     account = Account()
     for folder in make_parts(job, work, engine, progress):
         part = read_account(folder)
@@ -208,10 +255,20 @@ def _stage_in_workers(
     return account
 
 
+def _cut_parts(chunks: Iterator[Chunk]) -> Iterator[tuple[int, tuple[int, int] | None]]:
+    """Yield the number of chunks of each part, and the byte and line where it starts, if known."""
+    for first in chunks:
+        others = sum(1 for _ in itertools.islice(chunks, stage.PART_CHUNKS - 1))
+        yield 1 + others, None if first.start is None else (first.start, first.line)
+
+
 def _load_parsing(sources: list[Path], options: dict[str, Any]) -> PartMaker:
     """Make the plan again in a worker: formats hold functions that cannot be sent."""
-    plan = plan_import(sources, **options)
-    return PartMaker(plan.chunks, plan.parser)
+    return _part_maker(plan_import(sources, **options))
+
+
+def _part_maker(plan: Plan) -> PartMaker:
+    return PartMaker(plan.chunks, plan.parser, [source.path for source in plan.sources])
 
 
 def _reporting(chunks: Iterator[Chunk], report: Progress, done: int, total: int) -> Iterator[Chunk]:

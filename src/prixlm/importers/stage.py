@@ -6,15 +6,17 @@ an interrupted import resumes after the last one. A staged row keeps its origin 
 `pos`: the source in the upper bits, the line in the lower ones.
 
 Parts are made here, from one stream of chunks that are parsed in parallel (`stage_source`), or by
-the workers of an engine (`PartMaker`), each of which reads past the chunks of the others' parts.
-Reading is many times as fast as parsing.
+the workers of an engine (`PartMaker`). These begin at the first byte of a part in a plain file of
+lines. Of other sources, each reads past the chunks of the others' parts, which is many times as
+fast as parsing them.
 """
 
 import itertools
 import json
 import multiprocessing
+import platform
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -28,7 +30,7 @@ import pyarrow.parquet as pq
 
 from prixlm.engine.local import end_with_parent
 from prixlm.errors import PrixError
-from prixlm.files import Workspace, open_database, quote_path, read_json, whole_folder
+from prixlm.files import Workspace, open_database, quote_path, read_json, sketch, whole_folder
 from prixlm.importers.format import (
     NUM_SAMPLES,
     STAGED,
@@ -40,6 +42,7 @@ from prixlm.importers.format import (
     as_sample,
 )
 from prixlm.threads import usable_cores
+from prixlm.untrusted import log_to_stderr
 
 PART_CHUNKS = 64
 BATCH_ROWS = 1 << 17
@@ -73,6 +76,10 @@ def part_name(source: int, number: int) -> str:
     return f"{source:05d}-{number:06d}"
 
 
+Start = tuple[int, int] | None
+"""Byte and line of a source that a part starts at; None if it has to be read from its start."""
+
+
 class PartMaker:
     """Makes any part of any source: what a worker of an engine has loaded.
 
@@ -80,28 +87,55 @@ class PartMaker:
     """
 
     def __init__(
-        self, chunks: Callable[[int], Iterator[Chunk]], parser: Callable[[int], Parser]
+        self,
+        chunks: Callable[[int, Start], Iterator[Chunk]],
+        parser: Callable[[int], Parser],
+        sources: Sequence[Path],
     ) -> None:
-        """chunks, parser: those of a source, by its number."""
-        self._chunks_of, self._parser_of = chunks, parser
+        """chunks, parser: those of a source, by its number; chunks from a start on."""
+        self._chunks_of, self._parser_of, self._sources = chunks, parser, sources
         self._source = -1
         self._next = 0  # the part that `_chunks` is at
         self._chunks: Iterator[Chunk] = iter(())
 
-    def __call__(self, value: tuple[int, int], path: Path) -> None:
-        """Write a part, given by its source and number, as a folder."""
-        source, number = value
-        if source != self._source or number < self._next:
-            self._chunks = self._chunks_of(source)
-            self._source, self._next = source, 0
+    def inputs(self) -> dict[str, str]:
+        """Return what tells the sources from others."""
+        return {
+            f"source {number} ({path.name})": sketch(path)
+            for number, path in enumerate(self._sources, start=1)
+            if path.is_file()
+        }
+
+    def __call__(self, value: tuple[int, int, int, Start], path: Path) -> None:
+        """Write a part as a folder. value: its source, number, number of chunks, and start."""
+        source, number, num_chunks, start = value
+        is_next = source == self._source and number == self._next
+        if start is not None and not is_next:  # of a plain file: read nothing of other parts
+            self._chunks = self._chunks_of(source, start)
+            self._next = number
+        elif source != self._source or number < self._next:
+            self._chunks = self._chunks_of(source, None)
+            self._next = 0
         skipped = (number - self._next) * PART_CHUNKS
         deque(itertools.islice(self._chunks, skipped), maxlen=0)
-        group = itertools.islice(self._chunks, PART_CHUNKS)
+        group = self._group(source, num_chunks)
         self._source = -1  # if parsing fails, the place is lost
         parser = self._parser_of(source)
         path.mkdir()
         _write_part(path, (parse_chunk(parser, chunk) for chunk in group))
         self._source, self._next = source, number + 1
+
+    def _group(self, source: int, num_chunks: int) -> Iterator[Chunk]:
+        """Yield the chunks of a part; refuse a source that ends before them."""
+        for done in range(num_chunks):
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise PrixError(
+                    f"{self._sources[source]} on {platform.node()} ends {num_chunks - done} chunks "
+                    "before the driver's. Copy the driver's file to all machines, or use a folder "
+                    "that they share."
+                )
+            yield chunk
 
 
 @contextmanager
@@ -162,6 +196,7 @@ def _parse_ahead(
 
 def _start_worker() -> None:
     """Limit a worker process to one thread, and end it when its parent ends in any way."""
+    log_to_stderr()
     pa.set_cpu_count(1)
     end_with_parent()
 

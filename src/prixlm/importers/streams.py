@@ -66,10 +66,12 @@ class SourceReader:
     again and read serially in small ones, so that no byte before the damage is lost.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: int = 0) -> None:
+        """start: the byte of a plain file to begin at."""
         self._path = path
         self._suffix = path.suffix.lower()
-        self._served = 0  # decompressed bytes given out so far
+        assert not start or self._suffix not in _COMPRESSED
+        self._served = start  # decompressed bytes given out so far, and those before the start
         self._serial = False  # reading in small blocks, after a first failure
         self._raw: IO[bytes] | None = None
         self._stream: Any = None
@@ -121,6 +123,10 @@ class SourceReader:
         read = getattr(self._stream, "read1", self._stream.read)
         return bytes(read(_SMALL_READ))
 
+    def served(self) -> int | None:
+        """Return the place in a plain file of the next byte; None if it is compressed."""
+        return None if self._suffix in _COMPRESSED else self._served
+
     def position(self) -> int:
         """Return how many bytes of the file on disk were read so far."""
         if isinstance(self._stream, rapidgzip.IndexedBzip2File):
@@ -147,6 +153,7 @@ class SourceReader:
                 return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
             case ".zip":
                 return self._open_zip(raw)
+        raw.seek(self._served)
         return raw
 
     def _open_zip(self, raw: IO[bytes]) -> IO[bytes]:
@@ -230,14 +237,18 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
 
 
 def line_chunks(source: Source, index: int) -> Iterator[Chunk]:
-    """Yield the lines of a file in chunks of at most about `CHUNK_BYTES`."""
-    with SourceReader(source.path) as reader:
-        yield from _cut_lines(reader, index, source.limits.line)
+    """Yield the lines of a file in chunks of at most about `CHUNK_BYTES`.
+
+    They begin at the source's start, which has to be that of a chunk.
+    """
+    start, line = source.start
+    with SourceReader(source.path, start) as reader:
+        yield from _cut_lines(reader, index, source.limits.line, line)
 
 
-def _cut_lines(reader: SourceReader, index: int, longest: int) -> Iterator[Chunk]:
+def _cut_lines(reader: SourceReader, index: int, longest: int, line: int) -> Iterator[Chunk]:
     """Yield chunks of whole lines; one of more than `longest` bytes is a broken chunk."""
-    line, rest, first = 1, b"", True
+    rest, first = b"", line == 1
     while block := reader.read(CHUNK_BYTES):
         rest += block
         if first:
@@ -247,22 +258,30 @@ def _cut_lines(reader: SourceReader, index: int, longest: int) -> Iterator[Chunk
         while len(rest) >= CHUNK_BYTES:
             end = rest.rfind(b"\n", 0, CHUNK_BYTES) + 1 or rest.find(b"\n") + 1
             # A bomb or a binary file may have no line ends: do not read it as one line.
+            start = _start_of(rest, reader)
             if (end or len(rest)) > max(longest, CHUNK_BYTES):
-                yield Chunk(index, line, rest[:1000], broken="line too long")
+                yield Chunk(index, line, rest[:1000], broken="line too long", start=start)
                 line, rest = line + 1, rest[end:] if end else _skip_line(reader)
             elif end:
-                yield Chunk(index, line, rest[:end], done=reader.position())
+                yield Chunk(index, line, rest[:end], done=reader.position(), start=start)
                 line, rest = line + rest.count(b"\n", 0, end), rest[end:]
             else:
                 break
     # Of a damaged file, the last line may be cut: only whole lines are parsed.
     end = rest.rfind(b"\n") + 1 if reader.damage is not None else len(rest)
     if end:
-        yield Chunk(index, line, rest[:end], done=reader.position())
+        start = _start_of(rest, reader)
+        yield Chunk(index, line, rest[:end], done=reader.position(), start=start)
     if reader.damage is not None:
         text = f"{reader.damage}; the last line read was: ".encode() + rest[end:][:200]
         line += rest.count(b"\n")
         yield Chunk(index, line, text, broken="truncated or damaged archive")
+
+
+def _start_of(rest: bytes, reader: SourceReader) -> int | None:
+    """Return the place in a plain file of what was read and not yet cut."""
+    served = reader.served()
+    return None if served is None else served - len(rest)
 
 
 def _skip_line(reader: SourceReader) -> bytes:

@@ -15,11 +15,12 @@ Dimension letters: E entities, C concepts, N facts, A aliases, D descriptions.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -196,16 +197,27 @@ def build_lookup(kb: KB, progress: Progress | None = None) -> Lookup:
     """Open the lookup of a KB, after building it if it is missing, out of date or damaged."""
     stamp = {"version": VERSION, "kb": kb.fingerprint()}
     folder = cache_folder(kb, "lookup", stamp)
-    if is_cached(folder, stamp):
-        with suppress(OSError, ValueError):  # a file of it is missing or cut
-            return Lookup(kb, folder)
-    with open_workspace(partial_folder(folder), stamp) as work:
+    found = _open_lookup(kb, folder, stamp)
+    if found is not None:
+        return found
+    with open_workspace(partial_folder(folder), stamp, wait=True) as work:
+        found = _open_lookup(kb, folder, stamp)
+        if found is not None:  # another worker of this machine has built it meanwhile
+            work.remove()
+            return found
         _write_texts(kb, work.folder, progress)
         _write_concepts(kb, work.folder)
         _write_facts(kb, work.folder)
         seal(work.folder)
         publish(work.folder, folder)
     return Lookup(kb, folder)
+
+
+def _open_lookup(kb: KB, folder: Path, stamp: Mapping[str, Any]) -> Lookup | None:
+    if is_cached(folder, stamp):
+        with suppress(OSError, ValueError):  # a file of it is missing or cut
+            return Lookup(kb, folder)
+    return None
 
 
 def _write_texts(kb: KB, folder: Path, progress: Progress | None) -> None:

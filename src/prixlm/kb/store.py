@@ -36,7 +36,9 @@ import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
 from prixlm.files import is_cached, quote_path, read_json, write_atomically
+from prixlm.kb.checks import check_table
 from prixlm.remote import is_remote, local_folder
+from prixlm.threads import usable_cores
 from prixlm.types import Array, Entity
 
 FORMAT = "prixlm-kb"
@@ -58,7 +60,12 @@ SCHEMAS = {
     "links": pa.schema({"a": _ID, "b": _ID}),
     "hidden_links": pa.schema({"a": _ID, "b": _ID, "split": _TEXT}),
 }
-_CODE = re.compile("[a-z]+(-[a-z0-9]+)*", re.IGNORECASE).fullmatch
+_IDS = dict.fromkeys(("subject", "object", "entity", "a", "b", "concept"), "entities")
+_IDS["relation"] = "relations"
+"""The table that the ids of a column are row numbers of. Concepts are at most as many."""
+_REMEDY = "Import the KB again."
+# Short, with few parts: a code is shown as it is, also to agents, which a sentence could instruct.
+_CODE = re.compile("[a-z]{2,8}(-[a-z0-9]{1,8}){0,4}", re.IGNORECASE).fullmatch
 _OPTIONAL = ("descriptions", "hidden_links")
 BATCH_ROWS = 1 << 16
 _ENTITY = ", ".join(f"e.{f.name}" for f in dataclasses.fields(Entity))
@@ -129,6 +136,8 @@ def _find_wrong(values: Mapping[str, Any]) -> str | None:
     for name in ("relations", "aliases", "links", "concepts"):
         if not _is_count(counts.get(name)):
             return f"counts.{name}"
+    if not _is_count(counts.get("descriptions", 0)):  # not in a KB without any
+        return "counts.descriptions"
     by_language = [counts.get(name) for name in ("entities", "linked")]
     triples = counts.get("triples")
     by_language += list(triples.values()) if isinstance(triples, dict) else [None]
@@ -174,9 +183,32 @@ class KB:
         missing = [name for name in tables if not self.path(name).is_file()]
         if missing:
             raise PrixError(f"{self.folder}: {missing[0]}.parquet is missing. Import the KB again.")
+        self._check_tables()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._connecting = threading.Lock()
         self._starts: Array | None = None
+
+    def _check_tables(self) -> None:
+        """Refuse tables that are not what we write: the folder may come from anyone."""
+        described = self.manifest.counts.get("descriptions", 0)
+        sizes = {
+            "entities": self.num_entities,
+            "relations": self.num_relations,
+            "triples": self.num_triples(),
+            "descriptions": described,
+        }
+        for table, schema in SCHEMAS.items():
+            if table in _OPTIONAL and not self.path(table).is_file():
+                continue
+            bounds = {name: sizes[_IDS[name]] for name in schema.names if name in _IDS}
+            if "id" in schema.names:
+                bounds["id"] = sizes[table]
+            rows = check_table(self.path(table), schema, _REMEDY, bounds=bounds)
+            if rows != sizes.get(table, rows):
+                raise PrixError(
+                    f"{self.path(table)} has {rows:,} rows, and manifest.json states "
+                    f"{sizes[table]:,}. {_REMEDY}"
+                )
 
     def __reduce__(self) -> "tuple[type[KB], tuple[Path]]":
         """Pickle a KB as its folder, which another process opens again."""
@@ -464,6 +496,7 @@ class KB:
         spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
         connection.execute(f"SET temp_directory = '{spill}'")
         connection.execute("SET enable_progress_bar = false")
+        connection.execute(f"SET threads = {usable_cores()}")
         for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
             _check_table(self.path(table), SCHEMAS[table])
             path = quote_path(self.path(table))

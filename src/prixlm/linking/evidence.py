@@ -6,7 +6,8 @@
 
 Everything is computed for all pairs at once, in blocks. A kind of evidence that is absent (no
 facts, too few links, no encoder, no decoder) brings no candidates, and its features are NaN, which
-trees can read. An entity of ours is asked by its label; one of theirs answers with its best name.
+trees can read. An entity of ours is asked by its label and aliases; of its names and those of a
+candidate, the two that are spelled most alike are compared.
 
 Dimension letters: P candidate pairs, K features.
 """
@@ -19,9 +20,19 @@ import scipy.sparse as sp
 
 from prixlm.arrays import group_starts, pair_keys
 from prixlm.linking import translation
-from prixlm.linking.grams import Distinct, Pairs, dense_dots, nearest, pair_dots, unite
+from prixlm.linking.grams import (
+    Distinct,
+    Pairs,
+    dense_dots,
+    nearest,
+    nearest_among,
+    pair_dots,
+    renumber,
+    unite,
+)
 from prixlm.linking.graph import Neighbourhoods
 from prixlm.linking.names import NameSide
+from prixlm.threads import usable_cores
 from prixlm.types import Array
 
 PER_SOURCE = 20
@@ -90,35 +101,49 @@ class TextEvidence:
         without: Sequence[str] = (),
         per_source: int = PER_SOURCE,
         translated: tuple[Pairs, Pairs] | None = None,
+        near: Pairs | None = None,
     ) -> None:
-        """Search. without: kinds of evidence that are left out.
+        """Encode our names. without: kinds of evidence that are left out.
 
+        near: the names of the nearest vectors, if an index has found them; None: searched here.
         translated: how likely a decoder writes an entity of theirs for one of ours, and one of ours
         for one of theirs, both as entities of ours and theirs, for its best answers.
         """
         self.ours, self.theirs, self.without = ours, theirs, tuple(without)
         self.per_source = per_source
-        spelled, read = ours.label_texts(ours.folded), ours.label_texts(ours.read)
-        # (entities of ours, D) each: the label's n-grams, weighed by the names of the other side.
-        self.spelled = theirs.spelled_index.encode(spelled)
-        self.read = theirs.read_index.encode(read)
-        self.distinct = Distinct.of(read)
-        self.found = []
-        if "spelling" not in without:
-            once = Distinct.of(spelled)
-            found = theirs.spelled_index.search(self.spelled[once.first], per_source)
-            self.found.append(once.expand(found))
-        if "romanised" not in without:
-            once = self.distinct
-            found = theirs.read_index.search(self.read[once.first], per_source)
-            self.found.append(once.expand(found))
+        # (names of ours, D) each: n-grams, weighed by the names of the other side.
+        self.spelled = theirs.spelled_index.encode(ours.folded)
+        self.read = theirs.read_index.encode(ours.read)
+        self.words, self.distinct = Distinct.of(ours.folded), Distinct.of(ours.read)
         self.vectors: tuple[Array, Array] | None = None
         if ours.vectors is not None and theirs.vectors is not None and "encoder" not in without:
-            self.vectors = ours.vectors[ours.labels], theirs.vectors
-            self.found.append(nearest_dense(*self.vectors, per_source))
+            self.vectors = ours.vectors, theirs.vectors
         self.translated = None if "decoder" in without else translated
+        # Candidates that were found elsewhere: rows of names of both sides.
+        self.found = [] if near is None else [near]
         for pairs in self.translated or ():
-            self.found.append(Pairs(pairs.left, theirs.labels[pairs.right], pairs.score))
+            rows = ours.labels[pairs.left], theirs.labels[pairs.right]
+            self.found.append(Pairs(*rows, pairs.score))
+        self._is_near_found = near is not None
+
+    def search(self, rows: Array, among: Array | None) -> list[Pairs]:
+        """Return the names most like some of ours: rows of names of both sides, and the score.
+
+        rows: (A,) of our names. among: ascending rows of the names that may answer; None: all.
+        They are picked before the search: else namesakes that may not answer fill all places.
+        """
+        found, k, theirs = [], self.per_source, self.theirs
+        if "spelling" not in self.without:
+            once = self.words.select(rows)
+            near = theirs.spelled_index.search(self.spelled[once.first], k, among=among)
+            found.append(once.expand(near))
+        if "romanised" not in self.without:
+            once = self.distinct.select(rows)
+            near = theirs.read_index.search(self.read[once.first], k, among=among)
+            found.append(once.expand(near))
+        if self.vectors is not None and not self._is_near_found:
+            found.append(nearest_dense(self.vectors[0][rows], self.vectors[1], k, among))
+        return [Pairs(rows[pairs.left], pairs.right, pairs.score) for pairs in found]
 
 
 class Evidence:
@@ -153,69 +178,71 @@ class Evidence:
             left, right = left[np.sort(drawn)], right[np.sort(drawn)]
         ours, theirs = self.texts.ours, self.texts.theirs
         rows, others = ours.labels[left], theirs.labels[right]
-        labels = ours.chunks[ours.labels]
         learnt = translation.learn_chunks(ours.chunks[rows], theirs.chunks[others])
-        self.chunks = translation.translate(labels, learnt), theirs.chunks
+        self.chunks = translation.translate(ours.chunks, learnt), theirs.chunks
         directions = ours.directions, theirs.directions
         maps = translation.learn_maps(ours.chunks, theirs.chunks, rows, others, directions)
-        self.maps = maps.encode_ours(labels), maps.encode_theirs(theirs.chunks)
+        self.maps = maps.encode_ours(ours.chunks), maps.encode_theirs(theirs.chunks)
 
     def pairs(self, asked: Array, allowed: Array) -> CandidatePairs:
         """Return the candidates of some entities among the allowed ones, with all features.
 
         asked: (A,) entities of ours, ascending. allowed: a mask over the entities of theirs.
         """
-        left, name = self.candidates(asked, allowed)
-        return self.describe(left, name)
+        return self.describe(*self.candidates(asked, allowed))
 
     def candidates(self, asked: Array, allowed: Array) -> tuple[Array, Array]:
-        """Return the same as entities of ours and rows of their names, sorted: (P,) each."""
-        found = [_only(pairs, asked) for pairs in self.texts.found]
-        k = self.texts.per_source
+        """Return the same as rows of names of both sides, sorted: (P,) each."""
+        texts = self.texts
+        rows = np.flatnonzero(np.isin(texts.ours.owner, asked))
+        among = None if allowed.all() else np.flatnonzero(allowed[texts.theirs.owner])
+        found = [_only(pairs, rows) for pairs in texts.found] + texts.search(rows, among)
         if self.chunks is not None and self.maps is not None:
             ours, theirs = self.chunks
-            once = self.texts.distinct.select(asked)
-            near = once.expand(nearest(ours[once.first], theirs.T.tocsr(), k))
-            close = once.expand(nearest_dense(self.maps[0][once.first], self.maps[1], k))
-            found += [Pairs(asked[x.left], x.right, x.score) for x in (near, close)]
+            once, k = texts.distinct.select(rows), texts.per_source
+            close = nearest_among(ours[once.first], theirs, k, among)
+            near = nearest_dense(self.maps[0][once.first], self.maps[1], k, among)
+            for pairs in (once.expand(close), once.expand(near)):
+                found.append(Pairs(rows[pairs.left], pairs.right, pairs.score))
         if self.graph is not None:
             found += self._neighbours(self.graph, asked, np.flatnonzero(allowed))
         if not found:
             found = [Pairs(*(np.zeros(0, np.int64),) * 3)]
-        left, name = unite(found)
-        kept = allowed[self.texts.theirs.owner[name]]
-        return left[kept], name[kept]
+        row, name = unite(found)
+        kept = allowed[texts.theirs.owner[name]]
+        return row[kept], name[kept]
 
     def _neighbours(self, graph: Neighbourhoods, asked: Array, targets: Array) -> list[Pairs]:
         """Return candidates that share facts, or lie in a similar neighbourhood."""
         rows, others = self.ids[0][asked], self.ids[1][targets]
-        names, k = self.texts.theirs.labels[targets], self.texts.per_source
+        mine, names = self.texts.ours.labels[asked], self.texts.theirs.labels[targets]
+        k = self.texts.per_source
         near = nearest(graph.facts[rows], graph.facts[others].T.tocsr(), k)
         around = nearest_dense(graph.around[rows], graph.around[others], k)
-        return [Pairs(asked[x.left], names[x.right], x.score) for x in (near, around)]
+        return [Pairs(mine[x.left], names[x.right], x.score) for x in (near, around)]
 
-    def describe(self, left: Array, name: Array) -> CandidatePairs:
-        """Return one pair for each entity and candidate, by its best name, with all features.
+    def describe(self, row: Array, name: Array) -> CandidatePairs:
+        """Return one pair for each entity and candidate, by their best names, with all features.
 
-        left, name: (P,) entities of ours and rows of their names, sorted by `left`.
+        row, name: (P,) rows of names of ours and of theirs, sorted by `row`.
         """
         texts = self.texts
-        columns = dict.fromkeys(FEATURES, np.full(len(left), np.nan, np.float32))
-        columns |= _spelling(texts, left, name)
-        right = texts.theirs.owner[name]
-        # Of several names of a candidate, the one that is spelled most alike.
+        columns = dict.fromkeys(FEATURES, np.full(len(row), np.nan, np.float32))
+        columns |= _spelling(texts, row, name)
+        left, right = texts.ours.owner[row], texts.theirs.owner[name]
+        # Of several names of an entity and of a candidate, those that are spelled most alike.
         better = np.fmax(columns["spelling"], columns["romanised"])
         order = np.lexsort((-better, right, left))
         first = order[group_starts(left[order], right[order])]
-        left, right, name = left[first], right[first], name[first]
+        left, right, row, name = left[first], right[first], row[first], name[first]
         columns = {key: values[first] for key, values in columns.items()}
         if self.chunks is not None and self.maps is not None:
-            columns["chunks"] = pair_dots(*self.chunks, left, name)
-            columns["maps"] = dense_dots(*self.maps, left, name)
+            columns["chunks"] = pair_dots(*self.chunks, row, name)
+            columns["maps"] = dense_dots(*self.maps, row, name)
         if self.graph is not None:
             columns |= _compare_graph(self.graph, self.ids[0][left], self.ids[1][right])
         if texts.vectors is not None:
-            columns["encoder"] = dense_dots(*texts.vectors, left, name)
+            columns["encoder"] = dense_dots(*texts.vectors, row, name)
         for key, found in zip(KINDS["decoder"], texts.translated or (), strict=False):
             columns[key] = scores_of(found, left, right)
         for key in (key for kind in texts.without for key in KINDS[kind]):
@@ -228,16 +255,16 @@ class Evidence:
         return CandidatePairs(left, right, name, features)
 
 
-def _spelling(texts: TextEvidence, left: Array, name: Array) -> dict[str, Array]:
+def _spelling(texts: TextEvidence, row: Array, name: Array) -> dict[str, Array]:
     """Return the features of spelling: (P,) each."""
     from rapidfuzz import fuzz, process
 
     a, b = texts.ours, texts.theirs
-    row = a.labels[left]
+    workers = usable_cores()
 
     def compare(ours: list[str], theirs: list[str], scorer: Callable[..., float]) -> Array:
         pairs = [ours[i] for i in row.tolist()], [theirs[i] for i in name.tolist()]
-        score = process.cpdist(*pairs, scorer=scorer, dtype=np.float32, workers=-1)
+        score = process.cpdist(*pairs, scorer=scorer, dtype=np.float32, workers=workers)
         return np.asarray(score / np.float32(100))
 
     spelled = compare(a.folded, b.folded, fuzz.ratio)
@@ -251,8 +278,8 @@ def _spelling(texts: TextEvidence, left: Array, name: Array) -> dict[str, Array]
         "length": a.length[row],
         "other_length": b.length[name],
         "digits": digits,
-        "grams": pair_dots(texts.spelled, b.spelled_index.vectors, left, name),
-        "romanised_grams": pair_dots(texts.read, b.read_index.vectors, left, name),
+        "grams": pair_dots(texts.spelled, b.spelled_index.vectors, row, name),
+        "romanised_grams": pair_dots(texts.read, b.read_index.vectors, row, name),
         "alias": b.is_alias[name],
     }
 
@@ -306,8 +333,15 @@ def gap_to_others(score: Array, group: Array) -> Array:
     return gaps
 
 
-def nearest_dense(queries: Array, names: Array, k: int) -> Pairs:
-    """Return the k rows of `names` with the highest dot product with each query, if above 0."""
+def nearest_dense(queries: Array, names: Array, k: int, among: Array | None = None) -> Pairs:
+    """Return the k rows of `names` with the highest dot product with each query, if above 0.
+
+    among: ascending rows that are searched; None: all.
+    """
+    if among is not None:
+        return renumber(nearest_dense(queries, names[among], k), among)
+    if not len(names):
+        return Pairs(*(np.zeros(0, np.int64),) * 3)
     from prixlm.entities.index import NeighbourIndex, choose_kind
 
     # Threads build a slightly different HNSW graph each time; inverted lists are the same.

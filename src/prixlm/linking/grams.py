@@ -151,7 +151,8 @@ def nearest(queries: sp.csr_matrix, names: Any, k: int) -> Pairs:
 
     none = np.zeros(0, np.int64)
     found = [(none, none, np.zeros(0, np.float32))]
-    for start in range(0, queries.shape[0], _BLOCK_QUERIES):
+    num_queries = queries.shape[0] if names.shape[1] else 0  # without names, nothing is found
+    for start in range(0, num_queries, _BLOCK_QUERIES):
         block = queries[start : start + _BLOCK_QUERIES]
         top = sp_matmul_topn(
             block, names, top_n=k, threshold=0.0, sort=False, n_threads=usable_cores()
@@ -160,6 +161,23 @@ def nearest(queries: sp.csr_matrix, names: Any, k: int) -> Pairs:
     left, right, score = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.lexsort((right, left))
     return Pairs(left[order], right[order], score[order])
+
+
+def nearest_among(
+    queries: sp.csr_matrix, names: sp.csr_matrix, k: int, among: Array | None
+) -> Pairs:
+    """Return the k of some rows of `names` that are nearest to each query: see `nearest`.
+
+    names: (N, D). among: ascending rows; None: all.
+    """
+    if among is None:
+        return nearest(queries, names.T.tocsr(), k)
+    return renumber(nearest(queries, names[among].T.tocsr(), k), among)
+
+
+def renumber(found: Pairs, among: Array) -> Pairs:
+    """Return what was found among some rows with the numbers of all rows."""
+    return Pairs(found.left, among[found.right], found.score)
 
 
 @dataclass(frozen=True)
@@ -197,19 +215,44 @@ class GramIndex:
         counts = count_grams(names, sizes)
         self.idf = rarity(counts)
         self.vectors = weigh(counts, self.idf)  # (N, D)
-        self._columns: sp.csr_matrix | None = None
+        # (D, M) the transposed vectors of the names that were searched last, and their rows.
+        self._columns: tuple[Array | None, sp.csr_matrix] | None = None
 
     def encode(self, texts: Sequence[str]) -> sp.csr_matrix:
         """Return the vectors of other texts, weighed by how rare n-grams are among the names."""
         return weigh(count_grams(texts, self.sizes), self.idf)
 
-    def search(self, vectors: sp.csr_matrix, k: int, rarest: int | None = None) -> Pairs:
-        """Return the k names of most similar n-grams; the score is of the rarest ones only."""
+    def search(
+        self,
+        vectors: sp.csr_matrix,
+        k: int,
+        rarest: int | None = None,
+        among: Array | None = None,
+    ) -> Pairs:
+        """Return the k names of most similar n-grams; the score is of the rarest ones only.
+
+        among: ascending rows of the names that are searched; None: all.
+        """
+        columns = self._columns_of(among)
         if rarest is None:
-            rarest = _RAREST if self.vectors.shape[0] <= _MANY else _RAREST_OF_MANY
-        if self._columns is None:
-            self._columns = self.vectors.T.tocsr()
-        return nearest(keep_rarest(vectors, self.idf, rarest), self._columns, k)
+            rarest = _RAREST if columns.shape[1] <= _MANY else _RAREST_OF_MANY
+        found = nearest(keep_rarest(vectors, self.idf, rarest), columns, k)
+        return found if among is None else renumber(found, among)
+
+    def _columns_of(self, among: Array | None) -> sp.csr_matrix:
+        """Return the transposed vectors of some names. Those of the last call are kept.
+
+        Blocks of mentions ask the same names one after another.
+        """
+        if self._columns is not None:
+            last, columns = self._columns
+            if last is among or (
+                last is not None and among is not None and np.array_equal(last, among)
+            ):
+                return columns
+        vectors = self.vectors if among is None else self.vectors[among]
+        self._columns = among, vectors.T.tocsr()
+        return self._columns[1]
 
 
 def pair_dots(a: sp.csr_matrix, b: sp.csr_matrix, left: Array, right: Array) -> Array:

@@ -8,15 +8,18 @@ was asked for.
 
 It is the linker of `linker.py` without what a mention lacks: links and facts. Its confidence is
 fitted on questions about the KB's own names, the same as those of the reconciliation service
-(`entities/matching_fit.py`): a name is taken away, misspelt, or its whole concept is missing.
+(`entities/matching_fit.py`): a name is taken away, misspelt, or its whole concept is missing. It is
+kept in the KB's folder, so the second linker of a KB fits nothing.
 The service answers one row of a table in milliseconds, without scikit-learn; this one answers a
 hundred thousand mentions in one go.
 
 Dimension letters: N names, Q mentions, P candidate pairs.
 """
 
+import importlib.metadata
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,15 +35,19 @@ from prixlm.entities.matching import length_of
 from prixlm.entities.matching_fit import Asked, make_questions, read_default
 from prixlm.errors import PrixError
 from prixlm.kb.lookup import Lookup, build_lookup
-from prixlm.kb.store import KB
+from prixlm.kb.store import KB, cache_folder
+from prixlm.languages import normalise
 from prixlm.linking.confidence import Confidence, best_of_each, compete
-from prixlm.linking.evidence import CandidatePairs, Evidence, TextEvidence, gap_to_others
+from prixlm.linking.evidence import FEATURES, CandidatePairs, Evidence, TextEvidence, gap_to_others
 from prixlm.linking.grams import Pairs
 from prixlm.linking.names import Names, NameSide
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
+from prixlm.romanise import reading_version
 from prixlm.types import Answer, Array, Progress
 
 logger = logging.getLogger(__name__)
+VERSION = 1
+"""Version of how the confidence is fitted; a kept one names it."""
 NUM_QUESTIONS = 3000
 MIN_QUESTIONS = 100
 """With fewer questions to fit on, the default of the reconciliation service is used."""
@@ -75,26 +82,34 @@ class MentionLinker:
         kb: KB | Path | str,
         *,
         encoder: EntityEncoder | Path | str | None = None,
+        source: str | None = None,
         seed: int = 0,
         engine: EngineConfig | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Read the names of all languages, and fit the confidence on them.
 
+        source: the language of the mentions, if they share one: it decides how kanji are read.
         engine: where the names are encoded, if they were not before.
         """
-        self.seed = seed
+        self.seed, self.source = seed, _known_language(source)
         self._open(kb, encoder, engine, progress)
-        self.confidence = self._fit(seed)
+        self.confidence = self._kept_confidence(seed)
 
     @classmethod
     def with_confidence(
-        cls, kb: KB, encoder: Path | None, confidence: Confidence | None, seed: int
+        cls,
+        kb: KB,
+        encoder: Path | None,
+        confidence: Confidence | None,
+        seed: int,
+        source: str | None = None,
     ) -> "MentionLinker":
         """Return the same linker in another process: the confidence is not fitted again."""
         linker = cls.__new__(cls)
         linker._open(kb, encoder, None, None)
         linker.confidence, linker.seed, linker._has_warned = confidence, seed, True
+        linker.source = source
         return linker
 
     def _open(
@@ -109,43 +124,82 @@ class MentionLinker:
         if not self.kb.num_entities:
             raise PrixError(f"{self.kb.folder} has no entities to link to.")
         self.lookup = build_lookup(self.kb, progress)
-        # (N,) each; every concept has a name, so concepts are the entities of this side.
-        self.entity, texts, owner = _read_names(self.kb, self.lookup)
+        entity, texts, owner = _read_names(self.kb, self.lookup)
         self.encoder = EntityEncoder.load(encoder) if isinstance(encoder, Path | str) else encoder
         self._store: VectorStore | None = None
         self._has_warned = False
-        vectors = None
+        langs = [self.kb.languages[i] for i in self.kb.language_of(entity).tolist()]
+        whole = NameSide(Names(texts, owner, None, langs))
+        # A concept with one name in many languages has one row: it takes one place, not ten.
+        rows, number = whole.distinct()
+        # (N,) each; every concept has a name, so concepts are the entities of this side.
+        self.side, self.entity = whole.select(rows), entity[rows]
+        self.texts = [texts[row] for row in rows.tolist()]
+        self._num_equal = np.bincount(number)  # (N,) names that each row stands for
+        # (entities,) the row of each entity's own name, which is its first.
+        self._row_of = number[np.unique(entity, return_index=True)[1]]
         if self.encoder is not None:
             warn_of_another_kb(self.encoder.model, self.kb)
             self._store = build_vectors(self.kb, self.encoder, progress, engine)
-            vectors = self._vectors_of_names()
-        self.texts = texts
-        langs = [self.kb.languages[i] for i in self.kb.language_of(self.entity).tolist()]
-        self.side = NameSide(Names(texts, owner, vectors, langs))
+            # The store is ordered by entity, its own name first: the place of each row there.
+            place = np.empty(len(entity), np.int64)
+            place[np.argsort(entity, kind="stable")] = np.arange(len(entity))
+            self.side.vectors = np.asarray(self._store.vectors[place[rows]])
 
-    def _vectors_of_names(self) -> Array:
-        """Return the encoder's vectors in the order of our names: (N, H)."""
-        assert self._store is not None
-        # The store is ordered by entity, its own name first; so are ours, once sorted back.
-        order = np.argsort(self.entity, kind="stable")
-        rows = np.empty(len(order), np.int64)
-        rows[order] = np.arange(len(order))
-        return np.asarray(self._store.vectors[rows])
+    def _evidence(
+        self,
+        mentions: Sequence[str],
+        langs: Sequence[str] | None = None,
+        to: str | None = None,
+        k: int = _PER_MENTION,
+    ) -> Evidence:
+        """Return the evidence of some mentions.
 
-    def _evidence(self, mentions: Sequence[str]) -> Evidence:
-        """Return the evidence of some mentions; the encoder's candidates come from its index."""
-        asked = Names(list(mentions), np.arange(len(mentions)))
-        texts = TextEvidence(NameSide(asked), self.side, per_source=_PER_MENTION)
-        if self.encoder is not None and self._store is not None and self.side.vectors is not None:
-            vectors = self.encoder.encode(list(mentions))
-            near = self._store.index().search(vectors, _PER_MENTION)
-            left, place = np.nonzero(near.entity >= 0)
-            order = np.argsort(self.entity, kind="stable")
-            found = near.entity[left, place]
-            rows = order[np.searchsorted(self.entity[order], found)]
-            texts.found.append(Pairs(left, rows, near.score[left, place]))
-            texts.vectors = vectors, self.side.vectors
+        langs: of each mention, if known. to: the language that has to answer.
+        k: candidates of each kind of evidence.
+        """
+        vectors, near = None, None
+        if self.encoder is not None:
+            vectors = self.encoder.encode(list(mentions), langs=langs)
+            near = self._nearest(vectors, to, k)
+        read_as = None if langs is None else list(langs)
+        asked = Names(list(mentions), np.arange(len(mentions)), vectors, read_as)
+        texts = TextEvidence(NameSide(asked), self.side, per_source=k, near=near)
         return Evidence(texts, mutual=False)
+
+    def _nearest(self, vectors: Array, lang: str | None, k: int) -> Pairs:
+        """Return the names of the nearest vectors by the index, which stays on disk.
+
+        Among all names, and among those of the language that has to answer: else namesakes in
+        other languages might fill all places.
+        """
+        assert self._store is not None
+        index = self._store.index()
+        parts = []
+        for owners in (None,) if lang is None else (None, self.kb.entity_range(lang)):
+            near = index.search(vectors, k, owners)
+            left, place = np.nonzero(near.entity >= 0)
+            rows = self._row_of[near.entity[left, place]]
+            parts.append((left, rows, near.score[left, place]))
+        return Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def _kept_confidence(self, seed: int) -> Confidence | None:
+        """Return the confidence that an earlier linker of this KB fitted, or fit it and keep it."""
+        encoder = "" if self.encoder is None else self.encoder.fingerprint()
+        parts = [VERSION, self.kb.fingerprint(), encoder, seed, NUM_QUESTIONS, reading_version()]
+        # Trees of another scikit-learn may be stored in another way.
+        key = "; ".join([*map(str, parts), importlib.metadata.version("scikit-learn"), *FEATURES])
+        folder = cache_folder(self.kb, "linking", {})
+        path = folder / f"mentions{encoder[:16] and '-' + encoder[:16]}.skops"
+        confidence = Confidence.load(path, key)
+        if confidence is not None:
+            return confidence
+        confidence = self._fit(seed)
+        if confidence is not None:
+            with suppress(OSError, PrixError):  # a KB on a read-only disk is fitted each time
+                folder.mkdir(parents=True, exist_ok=True)
+                confidence.save(path, key)
+        return confidence
 
     def _fit(self, seed: int) -> Confidence | None:
         """Fit the confidence on questions whose answers are known; None if they are too few."""
@@ -153,7 +207,9 @@ class MentionLinker:
         if len(asked) < MIN_QUESTIONS:
             logger.info("%d names to fit on are too few: the default is used", len(asked))
             return None
-        evidence = self._evidence([one.query for one in asked])
+        spoken = self.kb.language_of(np.array([one.entity for one in asked]))
+        langs = [self.kb.languages[i] for i in spoken.tolist()]
+        evidence = self._evidence([one.query for one in asked], langs)
         left, name = evidence.candidates(np.arange(len(asked)), np.ones(len(self.side), bool))
         kept = self._is_kept(asked, left, name)
         pairs = evidence.describe(left[kept], name[kept])
@@ -168,7 +224,9 @@ class MentionLinker:
         removed = np.array([one.concept if one.is_removed else -1 for one in asked])
         entity = np.array([one.entity if one.is_hidden else -1 for one in asked])
         kept = self.side.owner[name] != removed[left]
-        for pair in np.flatnonzero(self.entity[name] == entity[left]).tolist():
+        # A row that other languages or entities share stays when one of them loses its name.
+        hidden = (self.entity[name] == entity[left]) & (self._num_equal[name] == 1)
+        for pair in np.flatnonzero(hidden).tolist():
             kept[pair] &= self.texts[name[pair]] != asked[left[pair]].name
         return np.asarray(kept)
 
@@ -182,7 +240,7 @@ class MentionLinker:
         none = np.zeros(0, np.int64)
         parts = [Candidates(none, none, np.zeros(0))]
         for start in range(0, len(mentions), _BLOCK):
-            part = self._block(mentions[start : start + _BLOCK], k, allowed)
+            part = self._block(mentions[start : start + _BLOCK], k, lang, allowed)
             parts.append(Candidates(part.mention + start, part.row, part.confidence))
         return Candidates(
             *(
@@ -191,8 +249,12 @@ class MentionLinker:
             )
         )
 
-    def _block(self, mentions: Sequence[str], k: int, allowed: Array) -> Candidates:
-        pairs = self._evidence(mentions).pairs(np.arange(len(mentions)), allowed)
+    def _block(
+        self, mentions: Sequence[str], k: int, lang: str | None, allowed: Array
+    ) -> Candidates:
+        langs = None if self.source is None else [self.source] * len(mentions)
+        evidence = self._evidence(mentions, langs, lang, max(_PER_MENTION, k))
+        pairs = evidence.pairs(np.arange(len(mentions)), allowed)
         if self.confidence is None:
             share = confidence = default_probability(pairs, mentions)
         else:
@@ -235,7 +297,7 @@ class MentionLinker:
     def identity(self) -> dict[str, str]:
         """Return what the answers depend on beside the KB."""
         encoder = "" if self.encoder is None else self.encoder.fingerprint()
-        return {"encoder": encoder, "seed": str(self.seed)}
+        return {"encoder": encoder, "seed": str(self.seed), "source": self.source or ""}
 
     def recipe(self) -> "Callable[[], MentionLinker] | None":
         """Return a picklable function that loads the same elsewhere; None if nothing can."""
@@ -243,12 +305,22 @@ class MentionLinker:
         if folder is None and self.encoder is not None:
             return None
         load = MentionLinker.with_confidence
-        return partial(load, self.kb, folder, self.confidence, self.seed)
+        return partial(load, self.kb, folder, self.confidence, self.seed, self.source)
 
     def warn_of_reading(self, mentions: Sequence[str]) -> None:
         """Warn once of mentions that a trimmed model reads in other pieces than its base."""
         if self.encoder is not None and not self._has_warned:
             self._has_warned = warn_of_reading(self.encoder.model, mentions, "mentions")
+
+
+def _known_language(code: str | None) -> str | None:
+    """Return a language's own code; refuse an unknown one."""
+    if code is None:
+        return None
+    found = normalise(code)
+    if found is None:
+        raise PrixError(f"unknown language {code}: expected a code such as en, ja or zh.")
+    return found
 
 
 def _read_names(kb: KB, lookup: Lookup) -> tuple[Array, list[str], Array]:

@@ -50,6 +50,29 @@ class NameSide:
         """Return the number of entities."""
         return len(self.labels)
 
+    def distinct(self) -> tuple[Array, Array]:
+        """Return the names of an entity that differ, folded or read: row, and number of each name.
+
+        (rows,) the first of equal names, ascending; (N,) which of them each name is. A thing with
+        one name in twelve languages has one row for them.
+        """
+        seen: dict[tuple[int, str, str], int] = {}
+        keys = zip(self.owner.tolist(), self.folded, self.read, strict=True)
+        number = np.array([seen.setdefault(key, len(seen)) for key in keys], np.int64)
+        return np.unique(number, return_index=True)[1], number
+
+    def select(self, rows: Array) -> "NameSide":
+        """Return the side with some of its names, at least one of each entity, without vectors."""
+        side = NameSide.__new__(NameSide)
+        side.owner, side.vectors, side.labels = (
+            self.owner[rows],
+            None,
+            group_starts(self.owner[rows]),
+        )
+        side.folded = [self.folded[row] for row in rows.tolist()]
+        side.read = [self.read[row] for row in rows.tolist()]
+        return side
+
     @cached_property
     def length(self) -> Array:
         """Return the number of letters of each name: (N,)."""
@@ -89,7 +112,3 @@ class NameSide:
     def directions(self) -> Directions:
         """Return the main directions of `chunks`."""
         return main_directions(self.chunks)
-
-    def label_texts(self, texts: list[str]) -> list[str]:
-        """Return the form `texts` of each entity's first name."""
-        return [texts[row] for row in self.labels.tolist()]

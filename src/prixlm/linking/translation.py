@@ -125,13 +125,18 @@ _SAMPLE = 20_000
 
 
 def main_directions(names: sp.csr_matrix, seed: int = 0) -> Directions:
-    """Return the main directions of names: a truncated SVD of a sample of them."""
+    """Return the main directions of names: a truncated SVD of a sample of them.
+
+    Names without a common n-gram, such as one sign each, have one direction, in which all are 0.
+    """
     from sklearn.utils.extmath import randomized_svd
 
     if names.shape[0] > _SAMPLE:
         drawn = np.random.default_rng(seed).permutation(names.shape[0])[:_SAMPLE]
         names = names[np.sort(drawn)]
     columns = np.flatnonzero(np.bincount(names.indices, minlength=names.shape[1]) > 1)
+    if not len(columns):
+        return columns, np.zeros((0, 1), np.float32)
     _, _, directions = randomized_svd(
         names[:, columns], min(_WIDTH, len(columns)), n_iter=3, random_state=seed
     )

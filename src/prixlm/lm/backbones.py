@@ -19,12 +19,12 @@ head, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear
+from torch.nn.functional import dropout, gelu, linear
 from transformers import (
     BertForMaskedLM,
     EuroBertForMaskedLM,
@@ -38,6 +38,8 @@ from transformers import (
 Rotation = dict[str, tuple[Tensor, Tensor]]
 """Cosine and sine of rotary positions, (N, D) each, by kind of layer; empty without rotation."""
 
+LayerCall = Callable[[int, Callable[[Tensor], Tensor], Tensor], Tensor]
+"""Calls a function that uses the weights of a layer, given the layer's number and its states."""
 _LENGTH_DEPENDENT = ("dynamic", "longrope")
 """Kinds of rotary positions that depend on the length of the input, so that no cache is exact."""
 
@@ -54,8 +56,12 @@ class Backbone(ABC):
         self.model, self.config = model, model.config
         self.num_heads = int(self.config.num_attention_heads)
         self.num_key_heads = self.num_heads  # g
+        if self.num_heads < 1:  # `check_config` refuses the config with this reason
+            raise ValueError(f"{self.num_heads} attention heads, expected 1 or more")
         self.head_size = int(self.config.hidden_size) // self.num_heads
         self.scale = self.head_size**-0.5  # of attention logits
+        # Weights that are divided among processes are gathered around it: `training/sharding.py`.
+        self.call_layer: LayerCall = _call_plainly
 
     @classmethod
     def missing(cls, config: Any) -> str | None:
@@ -102,6 +108,24 @@ class Backbone(ABC):
     @abstractmethod
     def dropout(self, layer: int) -> float:
         """Return the dropout of a layer's attention weights in training."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether training drops anything, so that two passes over the same input differ."""
+        modules = (m for m in self.model.modules() if isinstance(m, nn.Dropout))
+        rates = (self.dropout(layer) for layer in range(len(self.layers)))
+        return any(rates) or any(module.p > 0 for module in modules)
+
+    def set_dropout(self, share: float) -> None:
+        """Drop this share of attention weights and of embedded tokens in training.
+
+        It holds for the modules in memory; the config, which is saved, keeps its own.
+        """
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = share
+            elif hasattr(module, "attention_dropout"):
+                module.attention_dropout = share
 
     @abstractmethod
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
@@ -294,14 +318,22 @@ class LlamaBackbone(RotaryBackbone):
         attention = self.layers[0].self_attn
         self.num_key_heads = int(self.config.num_key_value_heads)
         self.head_size, self.scale = int(attention.head_dim), float(attention.scaling)
+        self.embedding_dropout = 0.0  # these families have no module for it
 
     def dropout(self, layer: int) -> float:
         """Return the dropout of a layer's attention weights in training."""
         return float(self.layers[layer].self_attn.attention_dropout or 0.0)
 
+    def set_dropout(self, share: float) -> None:
+        """Drop this share of attention weights and of embedded tokens in training."""
+        super().set_dropout(share)
+        # A name has so few tokens that attention weights alone hardly tell two passes apart.
+        self.embedding_dropout = share
+
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         """Embed tokens: (N,) to (N, H). Positions come in with each layer's rotation."""
-        return cast(Tensor, self.model.base_model.embed_tokens(ids))
+        embedded = cast(Tensor, self.model.base_model.embed_tokens(ids))
+        return dropout(embedded, self.embedding_dropout, self.model.training)
 
     def project(
         self, layer: int, states: Tensor, rotation: Rotation, parts: str = "qkv"
@@ -444,6 +476,11 @@ BACKBONES: dict[str, type[Backbone]] = {
 def open_backbone(model: Any) -> Backbone:
     """Return the backbone of a model of transformers."""
     return BACKBONES[model.config.model_type](model)
+
+
+def _call_plainly(layer: int, run: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+    del layer
+    return run(states)
 
 
 def _project_at_once(states: Tensor, modules: list[Any]) -> list[Tensor]:

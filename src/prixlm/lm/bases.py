@@ -7,6 +7,8 @@ names, nor a pickle.
 
 import hashlib
 import logging
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -31,6 +33,8 @@ from prixlm.types import Array
 logger = logging.getLogger(__name__)
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+_MOST_LAYERS = 1_000
+_AS_IT_IS = re.compile(r"[^A-Za-z0-9 ._/:@+,=~-]+")  # characters of a name that are escaped in code
 _HINTS = {
     "gemma3": " This one also reads images: save its `language_model` alone, a gemma3_text.",
     "qwen2": " Qwen 3 is the nearest.",
@@ -100,8 +104,19 @@ def _read_config(base: str | Path) -> Any:
             f"{', '.join(others)} or {last}.{_HINTS.get(str(kind), '')}"
         )
     backbone = BACKBONES[kind]
+    # transformers makes a name for each label and each layer before anything can be compared with
+    # the weights: a number of ten digits would fill the memory. A Prix-LM has no labels.
+    for name in ("num_labels", "id2label", "label2id"):
+        values.pop(name, None)
+    num_layers = values.get("num_hidden_layers", 1)
+    if type(num_layers) is not int or not 1 <= num_layers <= _MOST_LAYERS:
+        raise PrixError(
+            f"{_CONFIG} of {base} describes no model: {num_layers!r:.40} layers, expected 1 to "
+            f"{_MOST_LAYERS:,}. Download it again."
+        )
     try:
-        config = backbone.model_class.config_class.from_dict(values)
+        with _quiet():  # it would print values of the config as they are
+            config = backbone.model_class.config_class.from_dict(values)
     except Exception as error:  # transformers checks the kinds of values with its own exceptions
         reason = str(error).split("\n")[0]
         raise PrixError(
@@ -115,8 +130,9 @@ def _read_config(base: str | Path) -> Any:
 
 def _read_tokenizer(base: str | Path) -> PreTrainedTokenizerFast:
     if _find(base, _TOKENIZER) is None:
-        remedy = f"from transformers import AutoTokenizer as A; {_converting(base)}"
-        raise PrixError(f'{base} has no {_TOKENIZER}. Make one: `python -c "{remedy}"`.')
+        raise PrixError(
+            f"{base} has no {_TOKENIZER}. Make one: `{_converting('AutoTokenizer', base)}`."
+        )
     try:
         with _quiet():  # it would print names of the folder as they are
             tokenizer = PreTrainedTokenizerFast.from_pretrained(base, trust_remote_code=False)
@@ -133,7 +149,8 @@ def _read_model(base: str | Path, config: Any, seed: int) -> Any:
     """Return the model of a base; a prediction head that it lacks is drawn with the seed."""
     weights = _read_weights(base)
     backbone = BACKBONES[config.model_type]
-    check_config(config, backbone, weights, base)
+    with _quiet():  # as in `_read_config`
+        check_config(config, backbone, weights, base)
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # Without a path: from a folder, transformers would also read adapters and pickles.
@@ -175,10 +192,9 @@ def _read_weights(base: str | Path) -> dict[str, Tensor]:
     paths = _find_weights(base)
     if not paths:
         kind = BACKBONES[_read_config(base).model_type].model_class.__name__
-        remedy = f"from transformers import {kind} as A; {_converting(base)}"
         raise PrixError(
             f"{base} has no {_WEIGHTS}, the only format of weights that prixlm reads. Convert "
-            f'others: `python -c "{remedy}"`.'
+            f"others: `{_converting(kind, base)}`."
         )
     for path in paths:
         weights |= read_weights(path)
@@ -215,10 +231,21 @@ def _find(base: str | Path, name: str) -> Path | None:
         return None
 
 
-def _converting(base: str | Path) -> str:
-    """Return the Python that loads a base with transformers' class `A` and saves it."""
+def _converting(kind: str, base: str | Path) -> str:
+    """Return the command that loads a base with a class of transformers, and saves it.
+
+    A folder's name may hold what a shell runs, such as `$(...)`, or what an error escapes: in the
+    command it is a Python string without either.
+    """
     to = str(base) if Path(base).is_dir() else Path(base).name
-    return f"A.from_pretrained({str(base)!r}).save_pretrained({to!r})"
+    source, target = (_AS_IT_IS.sub(_escape, str(path)) for path in (base, to))
+    code = f"from transformers import {kind} as A; "
+    code += f'A.from_pretrained("{source}").save_pretrained("{target}")'
+    return f"python -c {shlex.quote(code)}"
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"\\U{ord(character):08x}" for character in match[0])
 
 
 @lru_cache(maxsize=64)

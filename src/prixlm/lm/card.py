@@ -61,6 +61,22 @@ _READING = {
 }
 
 
+_TERMS = {
+    # Section 3.1 of the terms: whoever gets a derivative gets this notice, and is told of changes.
+    "gemma3_text": [
+        "## Terms",
+        "",
+        "Gemma is provided under and subject to the Gemma Terms of Use found at",
+        "ai.google.dev/gemma/terms",
+        "",
+        "This model was made from Gemma, and files were changed: the weights, the vocabulary and",
+        "the configuration.",
+        "",
+    ],
+}
+"""What the terms of a base ask of everything that is made from it, by `model_type`."""
+
+
 def model_card(
     languages: list[str],
     mask: str,
@@ -68,10 +84,14 @@ def model_card(
     reading: Reading = "script",
     *,
     is_decoder: bool = False,
+    family: str = "",
+    space: bool = False,
 ) -> str:
     """Return the README.md of a model folder, with the front matter that the hub reads.
 
-    mask: prefix, causal or released. is_decoder: of the family, such as Gemma.
+    mask: prefix, causal or released. is_decoder: of the family, such as Gemma. family:
+    transformers' `model_type`, whose terms may bind what is made from it. space: names are read
+    with a space before them.
     """
     base = "if the base has a start token" if is_decoder else "where the base is a BERT"
     tokens = "`<bos>`" if is_decoder else "`[CLS]` and `[SEP]`"
@@ -101,6 +121,7 @@ def model_card(
         "",
         f"(with {tokens} {base}.) {how}",
         *_READING[reading],
+        *(["Names are read as words of a sentence, with a space before them."] if space else []),
         "",
         "```python",
         "from prixlm import PrixLM",
@@ -113,6 +134,7 @@ def model_card(
         "It repeats what its knowledge base says, true or not, and guesses where the base is",
         "silent: treat what it proposes as candidates for review.",
         "",
+        *_TERMS.get(family, []),
     ]
     return "\n".join(lines)
 

@@ -26,6 +26,8 @@ _MAX_NAMES = 2_000_000
 """Most names that a tokenizer is trained on: the trainer holds them all in memory."""
 _MAX_TEXT = 250
 """Characters of a description that the tokenizer is trained on."""
+_MOST_LAYERS, _MOST_WEIGHTS = 1000, 10**9
+"""A setting above these is a mistake, or an attack on the memory of the machine."""
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -42,6 +44,16 @@ class CompactConfig:
     dropout: float = 0.1  # after attention and feed-forward; attention weights have none
 
     def __post_init__(self) -> None:
+        if (
+            min(self.width, self.layers, self.heads, self.positions) < 1
+            or self.layers > _MOST_LAYERS
+        ):
+            raise PrixError(
+                f"width {self.width}, layers {self.layers}, heads {self.heads}, positions "
+                f"{self.positions}: expected 1 or more, and at most {_MOST_LAYERS} layers."
+            )
+        if not 0 <= self.dropout < 1:
+            raise PrixError(f"dropout {self.dropout}: expected a share from 0 to below 1.")
         if self.width % self.heads:
             raise PrixError(
                 f"width {self.width} cannot be divided among {self.heads} heads: choose a width "
@@ -49,6 +61,13 @@ class CompactConfig:
             )
         if self.vocab < 600:
             raise PrixError(f"vocab {self.vocab}: expected 600 or more, because 256 are bytes.")
+        weights = self.width * (self.vocab + self.positions + 12 * self.width * self.layers)
+        if weights > _MOST_WEIGHTS:
+            raise PrixError(
+                f"vocab {self.vocab}, width {self.width}, layers {self.layers}, positions "
+                f"{self.positions}: a model of {weights:.0e} weights, expected {_MOST_WEIGHTS:.0e} "
+                "or fewer. Start from a base model instead."
+            )
 
 
 def make_compact(

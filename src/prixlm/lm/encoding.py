@@ -15,6 +15,9 @@ Gemma has no separators, because its `<eos>` ends a text, and its `<bos>` in fro
 
     triple   <bos> [S] X_s [P] X_p [O] X_o [EOS]
 
+Its names have a space before them if the tokenizer adds none itself: what the base has read about
+Paris, it has read about the piece ` Paris`.
+
 Everything up to and including `[O]` is the prefix; the model predicts `X_o` and `[EOS]`.
 
 `FactEncoder.encode` writes one fact, slowly and readably. `BatchEncoder` writes thousands at once,
@@ -160,6 +163,7 @@ class FactEncoder:
     longest: int = 0  # most tokens of a prefix with a description
     reading: Reading = "script"  # how names are read before they are split into tokens
     roles: bool = True  # without them it encodes no facts, only texts
+    space: str = ""  # before each name, so that a word has the pieces that it has in a sentence
 
     def __post_init__(self) -> None:
         tokens = special_tokens(self.languages, self.descriptions) if self.roles else []
@@ -204,7 +208,7 @@ class FactEncoder:
         self, names: Sequence[str], langs: str | Sequence[str] | None = None
     ) -> list[list[int]]:
         """Return the ids of names, as the model reads them. langs: see `romanise`."""
-        return encode_names(self.tokenizer, read_names(names, self.reading, langs))
+        return encode_names(self.tokenizer, read_names(names, self.reading, langs), self.space)
 
     def encode(
         self,
@@ -228,7 +232,7 @@ class FactEncoder:
             *([""] if isinstance(relation, tuple) else read_names([relation], self.reading, lang)),
             *read_names([object or ""], object_reading(self.reading), langs[1]),
         ]
-        subject_ids, relation_ids, object_ids = encode_names(self.tokenizer, names)
+        subject_ids, relation_ids, object_ids = encode_names(self.tokenizer, names, self.space)
         if isinstance(relation, tuple):
             relation_ids = [self.id(language_token(lang)) for lang in relation]
         s, p, o, eos = (self.id(role) for role in ROLES)

@@ -10,6 +10,7 @@ Dimension letters: B facts, L positions, N real tokens, T wanted positions, Q mo
 of one fact, H width, D size of a head, V vocabulary.
 """
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -84,10 +85,10 @@ def packed_states(
         return _run_layer(backbone, layer, queries, states, wanted, tokens, rows, rotation, asking)
 
     for layer in range(last + 1):
+        call = partial(run, layer)
         if recompute and torch.is_grad_enabled():
-            states = cast(Tensor, checkpoint(run, layer, states, use_reentrant=False))
-        else:
-            states = run(layer, states)
+            call = partial(checkpoint, call, use_reentrant=False)
+        states = backbone.call_layer(layer, call, states)
     return backbone.norm(states)
 
 
@@ -323,7 +324,12 @@ def _sum_cross_entropy(
             # The gradient of the logits is (shares - divisor * one-hot) / divisor. The division is
             # done on the narrow side of each product: T x H values, not T x V.
             shares.scatter_add_(1, target[rows, None], -divisor)
-            _add_gradients(gradients, rows, states[rows], weight, shares, 1 / divisor, place)
+            scale = 1 / divisor
+            if dtype == torch.float16:
+                # Flat logits have a divisor near V, and float16 ends at 65,504: divide first.
+                shares.mul_(scale)
+                scale = torch.ones_like(scale)
+            _add_gradients(gradients, rows, states[rows], weight, shares, scale, place)
     return total
 
 

@@ -12,8 +12,9 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
+from prixlm.config import checked
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 
@@ -44,8 +45,12 @@ class Lineage:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Lineage":
-        """Read what `as_dict` wrote; names that this version does not know are left out."""
-        known = {field.name for field in dataclasses.fields(cls)}
+        """Read what `as_dict` wrote; names that this version does not know are left out.
+
+        ValueError if a value is of another kind.
+        """
+        known = get_type_hints(cls)
+        checked(values, known, optional=known)
         return cls(**{name: value for name, value in values.items() if name in known})
 
     def as_dict(self) -> dict[str, Any]:

@@ -33,8 +33,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from prixlm.arrays import rank_in_group
+from prixlm.config import checked
 from prixlm.errors import PrixError
 from prixlm.files import read_json, write_atomically
+from prixlm.kb.store import KB
 from prixlm.lm.backbones import Backbone, open_backbone
 from prixlm.lm.bases import (
     has_tokens,
@@ -44,12 +46,14 @@ from prixlm.lm.bases import (
     trim_base,
 )
 from prixlm.lm.card import model_card
+from prixlm.lm.descriptions import MAX_TOKENS
 from prixlm.lm.encoding import ROLES, Batch, FactEncoder, add_tokens, base_tokens, language_token
 from prixlm.lm.kernels import Layout, Masks, linear_cross_entropy, packed_states, replace_dropout
 from prixlm.lm.lineage import Lineage
+from prixlm.lm.token_cache import TokenCache, build_tokens, word_space
 from prixlm.remote import local_folder
 from prixlm.romanise import READINGS, Reading, reading_version
-from prixlm.types import Array
+from prixlm.types import Array, Progress
 
 logger = logging.getLogger(__name__)
 SETTINGS = "prixlm.json"
@@ -58,6 +62,16 @@ MASKS = ("prefix", "causal", "released")
 ADAPTER = "trained.safetensors"
 """What was trained of an adapted model, in the folder of its checkpoint."""
 _UNTRIMMED = "untrimmed-tokenizer.json"
+_KINDS: dict[str, Any] = {
+    "languages": list[str],
+    "mask": str,
+    "trained": dict[str, Any],
+    "descriptions": int,
+    "reading": str,
+    "reading_version": str,
+    "space": bool,
+}
+"""Kinds of the values of `prixlm.json`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,21 +84,28 @@ class Settings:
     descriptions: int = 0  # tokens of the subject's description that it reads
     reading: Reading = "script"  # how it reads names: in their script, romanised, or both
     reading_version: str = ""  # of the romanised forms that it was trained on
+    space: bool = False  # whether it reads a space before each name
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Settings":
         """Read what `as_dict` wrote."""
+        checked(values, _KINDS, optional=_KINDS.keys() - {"languages", "mask", "trained"})
         lineage = Lineage.from_dict(values["trained"])
         reading = values.get("reading", "script")
         if reading not in READINGS:
             raise ValueError(f"reading {reading}: expected {', '.join(READINGS)}")
+        if values["mask"] not in MASKS:
+            raise ValueError(f"mask {values['mask']}: expected {', '.join(MASKS)}")
+        if not 0 <= values.get("descriptions", 0) <= MAX_TOKENS:
+            raise ValueError(f"descriptions {values['descriptions']}: expected 0 to {MAX_TOKENS}")
         return cls(
             languages=tuple(values["languages"]),
             mask=values["mask"],
             lineage=lineage,
-            descriptions=int(values.get("descriptions", 0)),
+            descriptions=values.get("descriptions", 0),
             reading=reading,
             reading_version=values.get("reading_version", ""),
+            space=values.get("space", False),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -97,6 +118,8 @@ class Settings:
             values["descriptions"] = self.descriptions
         if self.reading != "script":
             values |= {"reading": self.reading, "reading_version": self.reading_version}
+        if self.space:
+            values["space"] = True
         return values
 
     def warn_of_reading(self, folder: Path) -> None:
@@ -112,7 +135,12 @@ class Settings:
 
 
 def make_settings(
-    languages: Sequence[str], reading: Reading, mask: str = "prefix", *, descriptions: int = 0
+    languages: Sequence[str],
+    reading: Reading,
+    mask: str = "prefix",
+    *,
+    descriptions: int = 0,
+    space: bool = False,
 ) -> Settings:
     """Return the settings of a model that is not trained yet."""
     return Settings(
@@ -121,6 +149,7 @@ def make_settings(
         descriptions=descriptions,
         reading=reading,
         reading_version="" if reading == "script" else reading_version(),
+        space=space,
     )
 
 
@@ -190,6 +219,7 @@ class PrixLM(nn.Module):
             longest=self.max_length // 2,
             reading=settings.reading,
             roles=roles,
+            space=" " if settings.space else "",
         )
         # The token that ends a name: a search adds its probability to that of the name.
         self.end_of_name = self.encoder.id(ROLES[-1]) if roles else -1
@@ -206,6 +236,7 @@ class PrixLM(nn.Module):
         reading: Reading = "script",
         prefix: str = "own",
         roles: bool = True,
+        spaced: bool = False,
     ) -> "PrixLM":
         """Load a base model from the hub or a folder, and add role and language tokens.
 
@@ -217,6 +248,8 @@ class PrixLM(nn.Module):
         descriptions: tokens of a subject's description that the model reads after its name.
         prefix: `both` reads the prefix in both directions even if the base is a causal decoder.
         roles: add no tokens if false: the base as it is, which reads texts.
+        spaced: read names as words in a sentence, if the base is a decoder whose tokenizer adds no
+        space itself. A Prix-LM as base keeps its own way.
         """
         backbone, tokenizer, causal = load_base(base, seed=seed)
         # A base may itself be trimmed: what counts is how its own base reads.
@@ -235,11 +268,14 @@ class PrixLM(nn.Module):
             for weight in dict.fromkeys(end.weight for end in ends):  # one, if they are tied
                 _draw_like(weight.data[:old_size], weight.data[old_size:], seed)
         mask = "causal" if causal else "prefix"
+        is_decoder = open_backbone(backbone).is_decoder
+        space = spaced and is_decoder and word_space(tokenizer.backend_tokenizer) != ""
         if (Path(base) / SETTINGS).is_file():  # a Prix-LM says how it was trained
-            mask = read_settings(Path(base)).mask
+            own = read_settings(Path(base))
+            mask, space = own.mask, own.space
         if prefix == "both":
             mask = "prefix"
-        settings = make_settings(languages, reading, mask, descriptions=descriptions)
+        settings = make_settings(languages, reading, mask, descriptions=descriptions, space=space)
         return cls(backbone, tokenizer, settings, untrimmed, roles=roles)
 
     @classmethod
@@ -277,15 +313,17 @@ class PrixLM(nn.Module):
             model.settings = replace(model.settings, mask=mask)
         return model
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, state: dict[str, Tensor] | None = None) -> None:
         """Write safetensors, config, tokenizer, model card and, last of all, the settings.
 
         `AutoModel` and `AutoTokenizer` can load the folder. Of an adapted model, the merged weights
         are written, and beside them what was trained, so that training can resume exactly.
+        state: the weights of the backbone, if the model itself does not hold them whole.
         """
         # The settings come last: a folder that has them is complete.
         settings = self.settings
-        state = None if self.adapter is None else self.adapter.merged_state()
+        if self.adapter is not None:
+            state = self.adapter.merged_state()
         with no_progress_bars():
             self.backbone.save_pretrained(folder, state_dict=state)
         if self.adapter is not None:
@@ -299,6 +337,8 @@ class PrixLM(nn.Module):
             settings.lineage,
             settings.reading,
             is_decoder=self.kind.is_decoder,
+            family=str(self.backbone.config.model_type),
+            space=settings.space,
         )
         (Path(folder) / "README.md").write_text(card, "utf-8")
         text = json.dumps(settings.as_dict(), indent=1, ensure_ascii=False)
@@ -308,7 +348,13 @@ class PrixLM(nn.Module):
     def untrimmed(self) -> Tokenizer | None:
         """The base's tokenizer from before trimming, read on first use; None if not trimmed."""
         if isinstance(self._untrimmed, Path):
-            self._untrimmed = Tokenizer.from_file(str(self._untrimmed))
+            try:
+                self._untrimmed = Tokenizer.from_file(str(self._untrimmed))
+            except Exception as error:  # the tokenizers library raises plain exceptions
+                raise PrixError(
+                    f"{self._untrimmed} cannot be read ({error}). Download the model again, or "
+                    "train it again."
+                ) from None
         return self._untrimmed
 
     @property
@@ -431,6 +477,14 @@ def _within(mask: Tensor, window: int) -> Tensor:
     is_near = (i[:, None] - i).abs() < window
     sees_itself = mask.diagonal(dim1=-2, dim2=-1)[..., None]  # false in padded rows
     return torch.where(sees_itself, mask & is_near, mask)
+
+
+def cached_tokens(model: PrixLM, kb: KB, progress: Progress | None = None) -> TokenCache:
+    """Return the names of a KB as a model reads them, tokenised once."""
+    encoder = model.encoder
+    return build_tokens(
+        kb, encoder.tokenizer, progress, reading=encoder.reading, space=encoder.space
+    )
 
 
 def has_roles(folder: str | Path) -> bool:

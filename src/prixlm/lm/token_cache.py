@@ -2,9 +2,9 @@
 
     KB/tokens/HASH/   entities.ids, entities.offsets, relations.ids, relations.offsets, stamp.json
 
-There is one cache for each tokenizer and reading, named by its hash, and it is built again only
-when the KB, the tokenizer or the reading changes. A name is a slice of one flat array of ids, so
-that array operations gather a batch of names.
+There is one cache for each tokenizer and way of reading, named by its hash, and it is built again
+only when the KB, the tokenizer or the reading changes. A name is a slice of one flat array of ids,
+so that array operations gather a batch of names.
 
     tokens = build_tokens(kb, tokenizer)
     ids, lengths = tokens.entities.take(np.array([3, 1, 4]))
@@ -86,8 +86,23 @@ def tokenizer_hash(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
-def encode_names(tokenizer: Tokenizer, names: list[str]) -> list[list[int]]:
-    """Return the ids of names. A name that contains `</s>` or the like is plain text."""
+def word_space(tokenizer: Tokenizer) -> str:
+    """Return what to put before a word, so that it is read as in the middle of a sentence.
+
+    A space, or nothing if the tokenizer adds one itself, as XLM-R's, or ignores it, as mBERT's.
+    """
+    alone, spaced = encode_names(tokenizer, ["x", " x"])
+    first = (tokenizer.id_to_token(alone[0]) or "") if alone else ""
+    return "" if first.startswith(("▁", "Ġ")) or alone == spaced else " "
+
+
+def encode_names(tokenizer: Tokenizer, names: list[str], space: str = "") -> list[list[int]]:
+    """Return the ids of names. A name that contains `</s>` or the like is plain text.
+
+    space: put before each name that is not empty; see `word_space`.
+    """
+    if space:
+        names = [space + name if name else name for name in names]
     before = tokenizer.encode_special_tokens
     tokenizer.encode_special_tokens = True
     try:
@@ -120,10 +135,12 @@ def build_tokens(
     progress: Progress | None = None,
     *,
     reading: Reading = "script",
+    space: str = "",
 ) -> TokenCache:
     """Open the token cache of a KB, after building it if it is missing or out of date.
 
     reading: how the model reads names. Where it reads both forms, objects are romanised.
+    space: what the model reads before each name.
     """
     # The hash names the folder; the stamp also holds what the folder's name does not.
     key = tokenizer_hash(tokenizer)
@@ -132,10 +149,16 @@ def build_tokens(
     if reading != "script":
         folder = folder.with_name(f"{key[:16]}-{reading}")
         stamp["reading"] = f"{reading} {reading_version()}"
+    if space:
+        folder = folder.with_name(f"{folder.name}-space")
+        stamp["space"] = space
     if not is_cached(folder, stamp):
-        with open_workspace(partial_folder(folder), stamp) as work:
-            _write_tokens(kb, tokenizer, work.folder, progress, reading)
-            publish(work.folder, folder)
+        with open_workspace(partial_folder(folder), stamp, wait=True) as work:
+            if is_cached(folder, stamp):  # another worker of this machine has built it meanwhile
+                work.remove()
+            else:
+                _write_tokens(kb, tokenizer, work.folder, progress, reading, space)
+                publish(work.folder, folder)
         drop_oldest_caches(folder.parent, MAX_CACHES)
         _drop_abandoned(folder.parent)
     entities = open_ragged(folder / "entities")
@@ -155,7 +178,12 @@ def object_reading(reading: Reading) -> Reading:
 
 
 def _write_tokens(
-    kb: KB, tokenizer: Tokenizer, folder: Path, progress: Progress | None, reading: Reading
+    kb: KB,
+    tokenizer: Tokenizer,
+    folder: Path,
+    progress: Progress | None,
+    reading: Reading,
+    space: str,
 ) -> None:
     total = kb.num_entities + len(kb.languages) * kb.num_relations
     num_batches = itertools.count()
@@ -163,7 +191,7 @@ def _write_tokens(
     def encode(names: list[str]) -> list[list[int]]:
         if progress is not None:
             progress("tokenise", min(total, next(num_batches) * _ROWS), total)
-        return encode_names(tokenizer, names)
+        return encode_names(tokenizer, names, space)
 
     objects = object_reading(reading)
     _write_ragged(folder / "entities", map(encode, _entity_names(kb, objects)))

@@ -2,11 +2,12 @@
 
 XLM-R has 250,002 pieces and the names of a KB use a fraction of them. The others cost memory, and
 time in the output projection. These stay: every piece that occurs in the KB's names and aliases, in
-the frequent words of its languages or in a text to keep, every single character (so that new names
-can be spelled), bytes and special tokens. Such text is tokenised as before: a unigram's best path
-keeps all its pieces and its score, and a tokenizer that merges pairs keeps every merge on the way
-to a kept piece (`merge_closure`). Any other text that lost a piece is read in other pieces than by
-the base. A trimmed model keeps its base's tokenizer, so that this can be told.
+the frequent words of its languages or in a text to keep, alone or after a space, every single
+character (so that new names can be spelled), bytes and special tokens. Such text is tokenised as
+before: a unigram's best path keeps all its pieces and its score, and a tokenizer that merges pairs
+keeps every merge on the way to a kept piece (`merge_closure`). Any other text that lost a piece is
+read in other pieces than by the base. A trimmed model keeps its base's tokenizer, so that this can
+be told.
 
     kept = pieces_to_keep(kb, tokenizer, texts=["also these words"])
     small = trim_tokenizer(tokenizer, kept)        # new id i is old id kept[i]
@@ -28,7 +29,7 @@ from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.languages import frequent_words
 from prixlm.lm.descriptions import description_batches
-from prixlm.lm.token_cache import encode_names, name_batches
+from prixlm.lm.token_cache import encode_names, name_batches, word_space
 from prixlm.romanise import Reading, read_names
 from prixlm.types import Array, Progress
 
@@ -58,26 +59,37 @@ def pieces_to_keep(
     num_words: int = NUM_WORDS,
     descriptions: bool = False,
     reading: Reading = "script",
+    spaced: bool = True,
 ) -> Array:
     """Return the ids of the pieces that a KB and some texts need, ascending.
 
     num_words: frequent words of each of its languages whose pieces are kept, too.
     descriptions: keep the pieces of the KB's descriptions, too.
     reading: how the model reads names.
+    spaced: keep the pieces that names, words and texts have after a space, too.
     """
     used = np.zeros(tokenizer.get_vocab_size(), bool)
-    for done, names in enumerate(name_batches(kb, reading)):
+    space = word_space(tokenizer) if spaced else ""
+
+    def mark(names: list[str]) -> None:
         _mark(used, tokenizer, names)
+        if space:  # other pieces, for a tokenizer that does not add the space itself
+            _mark(used, tokenizer, [space + name for name in names])
+
+    for done, names in enumerate(name_batches(kb, reading)):
+        mark(names)
         if progress is not None:
             progress("trim", min((done + 1) * len(names), kb.num_entities), kb.num_entities)
     for batch in kb.batches("aliases", ["name"]):
-        _mark(used, tokenizer, read_names(batch.column(0).to_pylist(), reading))
+        mark(read_names(batch.column(0).to_pylist(), reading))
     for described in description_batches(kb) if descriptions else ():
-        _mark(used, tokenizer, described)
+        mark(described)
     for lang in kb.languages if num_words else ():
         with suppress(PrixError):  # wordfreq does not have every language
-            _mark(used, tokenizer, read_names(frequent_words(lang, num_words), reading, lang))
-    _mark(used, tokenizer, read_names(list(texts), reading))
+            mark(read_names(frequent_words(lang, num_words), reading, lang))
+    # A text may be a row of a table, such as a prompt and its answer: its cells count, too.
+    cells = dict.fromkeys(cell for text in texts for cell in (text, *text.split("\t")))
+    mark(read_names(list(cells), reading))
     for piece, piece_id in tokenizer.get_vocab().items():
         letters = piece.removeprefix(_WORD_START).removeprefix(_CONTINUATION)
         used[piece_id] |= len(letters) <= 1 or _BYTE.fullmatch(piece) is not None
@@ -200,15 +212,19 @@ def _renumber(processor: dict[str, Any] | None, new_id: dict[int, int]) -> None:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_differently(model: "PrixLM", texts: Sequence[str]) -> list[str]:
-    """Return the texts that a trimmed model reads in other pieces than its base; each once."""
+def read_differently(model: "PrixLM", texts: Sequence[str], *, as_names: bool = True) -> list[str]:
+    """Return the texts that a trimmed model reads in other pieces than its base; each once.
+
+    as_names: with the space, if any, that the model reads before a name; else as they are.
+    """
     before, now = model.untrimmed, model.encoder.tokenizer
     if before is None:
         return []
     distinct = list(dict.fromkeys(texts))
     # Compare pieces, not ids: trimming gives the kept pieces new ids.
     read = read_names(distinct, model.encoder.reading)
-    pairs = zip(encode_names(now, read), encode_names(before, read), strict=True)
+    space = model.encoder.space if as_names else ""
+    pairs = zip(encode_names(now, read, space), encode_names(before, read, space), strict=True)
     return [
         text
         for text, (ids, old_ids) in zip(distinct, pairs, strict=True)
@@ -217,13 +233,18 @@ def read_differently(model: "PrixLM", texts: Sequence[str]) -> list[str]:
 
 
 def check_reading(
-    model: "PrixLM", texts: Sequence[str], what: str, most: float = MAX_DIFFERENT
+    model: "PrixLM",
+    texts: Sequence[str],
+    what: str,
+    most: float = MAX_DIFFERENT,
+    *,
+    as_names: bool = True,
 ) -> None:
     """Refuse texts of which a trimmed model reads more than a share in other pieces than its base.
 
     A smaller share is a warning. what: names the texts, such as "mentions"; most: the share.
     """
-    different = read_differently(model, texts)
+    different = read_differently(model, texts, as_names=as_names)
     if len(different) > most * len(set(texts)):
         raise PrixError(_describe(different, texts, what))
     if different:

@@ -18,6 +18,8 @@ from prixlm.errors import PrixError
 
 _FEWEST_POSITIONS = 16
 """Positions that the shortest fact needs: its special tokens, and some for each name."""
+_KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64)
+"""Kinds of weights. Older checkpoints also store the numbers of their positions, as int64."""
 _MOST_LARGER = 4
 """How many times as many values as the weights a config may describe: a head may be missing, and
 the projection onto the vocabulary, tied to the embeddings, is stored once."""
@@ -30,6 +32,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except (OSError, SafetensorError, ValueError) as error:
         raise PrixError(f"{path} cannot be read: {error}. Download or make it again.") from None
     for name, tensor in weights.items():
+        if tensor.dtype not in _KINDS:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise PrixError(
+                f"{path}: {name} is {kind}, expected float32, float16, bfloat16 or float64. "
+                "Convert it, or download the model again."
+            )
         if not _is_finite(tensor):
             raise PrixError(
                 f"{path}: {name} has values that are not finite numbers. A training that diverged "
@@ -39,6 +47,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _is_finite(tensor: Tensor) -> bool:
+    if tensor.dtype == torch.float64:  # as it is used: what float32 cannot hold becomes infinite
+        tensor = tensor.float()
     # A sum is finite unless a value is not, or it overflows: only then look at each value.
     if not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
         return True

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.proposals.confidence import log_odds
-from prixlm.proposals.tables import TABLES, table_path
+from prixlm.proposals.tables import TABLES, check_confidence, table_path
 from prixlm.types import Array
 
 _SUBJECTS = {"facts": "subject", "labels": "concept", "links": "entity"}
@@ -172,10 +172,12 @@ def _read_table(folder: Path, table: str) -> _Table:
     numbers = ["relation"] if table == "facts" else []
     names = ["confidence", _SUBJECTS[table], *words, *numbers]
     found = pq.read_table(path, columns=names, read_dictionary=words)
+    confidence = found["confidence"].to_numpy()
+    check_confidence(path, confidence)
     # Labels and links have neither a relation nor a kind.
     missing = np.full(found.num_rows, -1, np.int32)
     return _Table(
-        found["confidence"].to_numpy(),
+        confidence,
         found["relation"].to_numpy() if table == "facts" else missing,
         found[_SUBJECTS[table]].to_numpy(),
         *_read_codes(found["lang"]),

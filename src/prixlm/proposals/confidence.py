@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from prixlm.proposals.marks import Verdicts, read_verdicts
-from prixlm.proposals.tables import table_path
+from prixlm.proposals.tables import check_confidence, table_path
 from prixlm.types import Array
 
 _PRIOR_DEVIATION = 0.35
@@ -63,6 +63,7 @@ def corrected_confidence(folder: Path | str, table: str) -> Array:
     """Return the confidence of every row of a table, corrected by its marks: (N,)."""
     path = table_path(Path(folder), table)
     confidence = pq.read_table(path, columns=["confidence"])["confidence"].to_numpy()
+    check_confidence(path, confidence)
     return correct_confidence(confidence, read_verdicts(folder, table))
 
 

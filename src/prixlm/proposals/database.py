@@ -14,11 +14,13 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from prixlm.errors import PrixError
@@ -213,6 +215,9 @@ class MarksDatabase:
             raise sqlite3.DatabaseError("it is not a database of marks")
         if db.execute("PRAGMA user_version").fetchone()[0] != 1:
             raise PrixError(f"{self.path} was written by a newer prixlm: update prixlm.")
+        # Before anything is asked: a folder of others may bring views that never end, or triggers.
+        if _objects(db) not in (_our_objects(), _our_objects(guarded=False)):
+            raise sqlite3.DatabaseError("its tables, views or triggers are not those of marks")
         if db.execute("SELECT stamp FROM proposals").fetchone() != (self._stamp,):
             raise StorageError(
                 f"{self.path} holds marks of other proposals: move it back to its folder, or name "
@@ -252,12 +257,32 @@ class MarksDatabase:
             os.close(descriptor)
 
 
+def _objects(db: sqlite3.Connection) -> set[tuple[str, ...]]:
+    """Return kind, name and definition of all tables, indexes, views and triggers."""
+    rows = db.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
+    return {
+        (kind, name, " ".join(re.sub("--.*", "", sql).split()))
+        for kind, name, sql in rows
+        if not name.startswith("sqlite_stat")  # `ANALYZE` makes them
+    }
+
+
+@lru_cache(maxsize=2)
+def _our_objects(*, guarded: bool = True) -> set[tuple[str, ...]]:
+    """Return what `_objects` returns for a database that we made; a copy has no guards."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_SCHEMA + (_GUARDS if guarded else ""))
+        return _objects(db)
+
+
 class _NotWritable(Exception):
     """The database cannot be opened without writing beside it."""
 
 
 def _connect(path: Path | None, mode: str = "") -> _Connection:
     """Open a database, or one in memory. Transactions are begun by hand."""
+    if path is not None and path.is_symlink():  # SQLite would write what it leads to
+        raise StorageError(f"{path} is a link, so it is not opened. Put the file itself here.", 503)
     name = ":memory:" if path is None else f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(
         name,

@@ -21,6 +21,7 @@ A new format is one function that writes `_Selection` to a file, and a line in `
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
@@ -51,6 +52,7 @@ from prixlm.proposals.marks import ACCEPTED, REJECTED, Replacement, read_verdict
 from prixlm.proposals.tables import FACT_SCHEMA, read_manifest, table_path
 from prixlm.proposals.work import work_kb
 from prixlm.types import Array
+from prixlm.untrusted import OBEYED
 
 VOCABULARY = "urn:prixlm:ns:"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
@@ -62,8 +64,10 @@ _ITEM, _PROPERTY = (re.compile(rf"{letter}[1-9][0-9]*").fullmatch for letter in 
 # Keys that are IRIs already: others, such as `en:Foo`, only look like one.
 _IRI = re.compile(r"(https?://|urn:)\S", re.IGNORECASE).match
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
-# Characters that no IRI may have.
-_UNSAFE = re.compile(r'[\x00-\x20<>"{}|^`\\]')
+# Characters that no IRI may have, those that turn the direction of what follows among them (RFC
+# 3987, 4.1).
+_UNSAFE = re.compile(rf'[{OBEYED}\u200e\u200f <>"{{}}|^`\\]')
+_LANG = re.compile(r"[a-z]{2,8}(-[a-z0-9]{1,8})*").fullmatch
 _BATCH_ROWS = 1 << 14
 _WIKIDATA_CODES = {"no": "nb", "egl": "eml"}
 """Languages whose labels have another code in Wikidata."""
@@ -169,6 +173,11 @@ class _Selection:
             return
         for batch in self._batches(name):
             for place, row in enumerate(batch.table.to_pylist()):
+                if not _LANG(row["lang"]):  # a part of commands and of literals
+                    raise PrixError(
+                        f"{self.path(name)}: {row['lang']!r:.60} is not the code of a language, "
+                        "such as et. `prixlm enrich` did not write it: run it again."
+                    )
                 instead = batch.proposed.get(place, (None, None))
                 row |= {"instead_of": instead[0], "instead_of_key": instead[1]}
                 yield row | {"accepted": bool(batch.accepted[place])}
@@ -282,7 +291,7 @@ def _write_tsv(selection: _Selection, to: Path) -> dict[str, int]:
     def tables() -> Iterator[pa.Table]:
         for table in selection.facts():
             arrays = [table[column].cast(pa.string()) for column in columns]
-            origin = [" ".join(langs) for langs in table["origin"].to_pylist()]
+            origin = [" ".join(langs or ()) for langs in table["origin"].to_pylist()]
             arrays.append(pa.chunked_array([pa.array(origin, pa.string())]))
             yield pa.Table.from_arrays(arrays, schema=schema)
 
@@ -386,16 +395,17 @@ def _statement_quads(
     decimal = ox.NamedNode(_XSD + "decimal")
     values: list[tuple[str, ox.Literal | ox.NamedNode]] = [
         ("language", ox.Literal(row["lang"])),
-        *(("statedIn", ox.Literal(lang)) for lang in row.get("origin", ())),
+        *(("statedIn", ox.Literal(lang)) for lang in row.get("origin") or ()),
     ]
-    if row["confidence"] is not None:
+    # A decimal has neither infinities nor NaN, which a table of others may hold.
+    if row["confidence"] is not None and math.isfinite(row["confidence"]):
         confidence = ox.Literal(f"{row['confidence']:.6f}", datatype=decimal)
         values.insert(0, ("confidence", confidence))
     if row["instead_of_key"] is not None:
         values.append(("insteadOf", to_iri(row["instead_of_key"], config.base)))
     elif row["instead_of"] is not None:
         values.append(("insteadOf", ox.Literal(row["instead_of"], language=row["lang"])))
-    if row.get("model_score") is not None:
+    if row.get("model_score") is not None and math.isfinite(row["model_score"]):
         values.append(("modelScore", ox.Literal(f"{row['model_score']:.4f}", datatype=decimal)))
     if row.get("runner_up"):
         values.append(("runnerUp", ox.Literal(row["runner_up"], language=row["lang"])))

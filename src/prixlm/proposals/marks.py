@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from prixlm.arrays import group_starts
 from prixlm.errors import PrixError
+from prixlm.files import parse_json
 from prixlm.proposals.database import MarksDatabase
 from prixlm.proposals.tables import (
     MARKS_FILE,
@@ -341,7 +342,7 @@ class Marks:
         """Return the rows of `marks.json`: tables, with true or false by row number."""
         names = {table_path(self.folder, table).stem: table for table in TABLES}
         try:
-            values = json.loads(content)
+            values = parse_json(content, OLD_MARKS_FILE)
             if not set(values) <= set(names):
                 raise ValueError(f"tables {', '.join(values)}, expected {', '.join(names)}")
             return [

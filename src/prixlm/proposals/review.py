@@ -85,7 +85,7 @@ def write_review(folder: Path | str, out: Path | str, most: int | None = None) -
                 statement, was = _statement(row, table), words.get(row_number, "")
                 cells = ["" if was == "disputed" else was, f"{prefix}{row_number}", *statement]
                 cells += [f"{row['confidence']:.3f}", row.get("why", "")]
-                cells += [" ".join(row.get("origin", ())), row.get("runner_up") or ""]
+                cells += [" ".join(row.get("origin") or ()), row.get("runner_up") or ""]
                 replacement = verdicts.replacements.get(row_number)
                 cells += ["" if replacement is None else replacement.name, was]
                 cells.append(_as_letters(_checksum(statement)))

@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
 from prixlm.files import open_database, quote_path, read_json, write_atomically
+from prixlm.kb.checks import check_table
 from prixlm.kb.store import KB, rechunk
+from prixlm.types import Array
 
 if TYPE_CHECKING:
     import duckdb
@@ -101,6 +103,13 @@ LINK_SCHEMA = pa.schema(
         ("evidence", pa.list_(pa.string())),  # kinds that put the candidate first
     ]
 )
+_SCHEMAS = {"facts": FACT_SCHEMA, "labels": LABEL_SCHEMA, "links": LINK_SCHEMA}
+_NULLABLE = {"model_score", "model_rank", "graph_rank", "runner_up", "runner_up_confidence"}
+_NULLABLE |= {"source", "how", "similarity"}
+_NEWER = {"source", "how", "evidence"}
+"""Columns that proposals of older versions do not have."""
+_SHARES = {"confidence", "runner_up_confidence"}
+_REMEDY = "Run `prixlm enrich` again."
 
 # The name of a relation is that of the language, else the general one of the KB.
 _WITH_NAMES = """
@@ -206,16 +215,27 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
         raise PrixError(
             f"{folder / _MANIFEST}: {wrong} is not what `prixlm enrich` writes: run it again."
         )
-    # A copy that broke off leaves a Parquet file without its footer.
-    for table in sorted(folder.glob("*.parquet")):
-        try:
-            pq.read_metadata(table)
-        except (OSError, pa.ArrowInvalid) as error:
-            reason = str(error).splitlines()[0]
-            raise PrixError(
-                f"{table} cannot be read ({reason}): run `prixlm enrich` again."
-            ) from None
+    for table, schema in _SCHEMAS.items():
+        path = table_path(folder, table)
+        if path.is_file():
+            check_table(path, schema, _REMEDY, nullable=_NULLABLE, optional=_NEWER, shares=_SHARES)
     return values
+
+
+def check_confidence(path: Path, confidence: Array) -> None:
+    """Refuse confidences that are none; a footer says nothing of NaN."""
+    if not ((confidence >= 0) & (confidence <= 1)).all():
+        raise PrixError(f"{path}: confidence has values that are not from 0 to 1. {_REMEDY}")
+
+
+def check_ids(folder: Path, num_entities: int, num_relations: int, num_concepts: int) -> None:
+    """Refuse tables with ids that the KB does not have, before anything is looked up by them."""
+    bounds = dict.fromkeys(("subject", "object", "entity", "other"), num_entities)
+    bounds |= {"relation": num_relations, "concept": num_concepts}
+    for table, schema in _SCHEMAS.items():
+        path = table_path(folder, table)
+        if path.is_file():
+            check_table(path, schema, _REMEDY, nullable=_NULLABLE, optional=_NEWER, bounds=bounds)
 
 
 def _find_wrong(values: dict[str, Any]) -> str | None:

@@ -42,11 +42,20 @@ def work_kb(folder: Path | str) -> KB:
     state = read_state(Path(folder))
     if state is None or not isinstance(state.get("kb"), str):
         raise PrixError(f"{folder} is not a work folder of `prixlm enrich`: name its KB with --kb.")
-    return KB(Path(folder) / state["kb"])
+    return KB(_home(folder) / state["kb"])
+
+
+def _home(folder: Path | str) -> Path:
+    """Return what the names in a state are relative to.
+
+    Absolute, since `.` joined to `s3://...` would be a place in the network: the state of a folder
+    of others may say anything.
+    """
+    return Path(folder).absolute()
 
 
 def work_folders(work: Path) -> dict[str, Path]:
-    """Return what a work folder's proposals come from: kb, split, model, graph and encoder.
+    """Return what a work folder's proposals come from: kb, split, models.
 
     Those that it does not have are left out; all are if this is not a work folder.
     """
@@ -62,5 +71,6 @@ def work_folders(work: Path) -> dict[str, Path]:
         # Questions are asked with the embedding of everything that is known.
         "graph": "graph-all" if "graph-all" in made else given.get("graph"),
         "encoder": "encoder" if "encoder" in made else given.get("encoder"),
+        "reader": given.get("reader"),  # no step makes one
     }
-    return {key: work / name for key, name in names.items() if isinstance(name, str)}
+    return {key: _home(work) / name for key, name in names.items() if isinstance(name, str)}

@@ -17,7 +17,7 @@ Dimension letters: Q queries, N answers of all queries, one query after another,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -32,7 +32,6 @@ from prixlm.arrays import (
     ragged_ranges,
     rank_in_group,
 )
-from prixlm.errors import PrixError
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND
@@ -297,34 +296,3 @@ def read_merged_triples(kb: KB, splits: Sequence[str] = ("train",)) -> Array:
     merged = read_merged(kb, splits)
     forward = merged.relation < kb.num_relations  # the others are the same triples backwards
     return np.stack([column[forward] for column in (merged.source, merged.relation, merged.target)])
-
-
-class PerLanguage(Ranker):
-    """A ranker that asks another ranker for each language."""
-
-    def __init__(self, name: str, rankers: Mapping[str, Ranker]) -> None:
-        self.name, self.rankers = name, rankers
-        self.max_rank = min((ranker.max_rank for ranker in rankers.values()), default=BEYOND)
-
-    def best(self, queries: Queries, k: int) -> Ranked:
-        """Return the k best objects of each query."""
-        return self._of(queries).best(queries, k)
-
-    def ranks(self, queries: Queries, objects: Array, beyond: int = BEYOND) -> Array:
-        """Return the rank of one object per query among all candidates; infinity above `beyond`."""
-        return self._of(queries).ranks(queries, objects, beyond)
-
-    def scores(self, queries: Queries, owner: Array, entity: Array) -> Array:
-        """Return the score of entity[i] for query owner[i]; -infinity if it has none."""
-        return self._of(queries).scores(queries, owner, entity)
-
-    def ask(self, queries: Queries, k: int, given: GivenPairs = NO_PAIRS) -> Answered:
-        """Return the k best objects of each query, and the scores of others."""
-        return self._of(queries).ask(queries, k, given)
-
-    def _of(self, queries: Queries) -> Ranker:
-        if queries.lang not in self.rankers:
-            raise PrixError(
-                f"{self.name} was asked in {queries.lang}; it has {', '.join(self.rankers)}."
-            )
-        return self.rankers[queries.lang]

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from prixlm.errors import PrixError
 from prixlm.files import replacing
 from prixlm.types import Array
 
@@ -35,6 +36,10 @@ _TRUSTED = ["sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"]
 """The type in a saved file that skops does not trust by default."""
 _FLAT_BLOCK = 256
 """Rows that are compared with all nodes of all trees at once."""
+_MAX_BYTES = 256 << 20
+"""Of a saved file when it is unpacked; ours have some 100 kB."""
+_MOST_LEAVES = 64
+"""Of a tree: `FlatTrees` has a bit for each."""
 _KINDS = (np.uint8, np.uint16, np.uint32, np.uint64)
 _BLOCK = 4000
 """Rows that go through all trees together."""
@@ -54,7 +59,7 @@ class TreeConfig:
     rate: float = 0.1  # learning rate
     leaves: int = 8  # most leaves of a tree
     smallest: int = 20  # fewest rows in a leaf
-    l2: float = 0.0  # regularises the leaves: without it, sure leaves may take steps without bound
+    l2: float = 1.0  # regularises the leaves: at 0, sure leaves may take steps without bound
     seed: int = 0  # of the trees
     forest: bool = False  # random trees side by side instead of one after another: few examples
     smooth: bool = False  # add the log-odds of a logistic regression: steadier with few examples
@@ -135,22 +140,104 @@ class CalibratedTrees:
 
     def save(self, path: Path) -> None:
         """Write trees and probability as one skops file."""
-        import skops.io
-
         assert self.linear is None and hasattr(self.trees, "decision_function"), (
             "no file holds a smoothed score or a forest yet"
         )
-        saved = skops.io.dumps({"trees": self.trees, "isotonic": self.isotonic})
-        with replacing(path) as temporary:
-            temporary.write_bytes(_without_addresses(saved))
+        write_fitted(path, {"trees": self.trees, "isotonic": self.isotonic})
 
     @classmethod
     def load(cls, path: Path) -> "CalibratedTrees":
-        """Read what `save` wrote."""
-        import skops.io
-
-        saved = skops.io.load(path, trusted=_TRUSTED)
+        """Read what `save` wrote; refuse what could crash or hang when it is asked."""
+        try:
+            saved = read_fitted(path)
+            check_trees(saved["trees"])
+            check_rising(saved["isotonic"])
+        except Exception as error:  # a damaged or hostile file can be wrong in any way
+            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+            raise PrixError(
+                f"the trees in {path} cannot be read ({reason}). Fit them again."
+            ) from None
         return cls(saved["trees"], saved["isotonic"])
+
+
+def write_fitted(path: Path, fitted: Any) -> None:
+    """Write fitted trees and functions, in dicts and lists, as one skops file."""
+    import skops.io
+
+    with replacing(path) as temporary:
+        temporary.write_bytes(_without_addresses(skops.io.dumps(fitted)))
+
+
+def read_fitted(path: Path) -> Any:
+    """Read what `write_fitted` wrote. Unlike a pickle, the file cannot run code.
+
+    Numbers in it are as they were written: `check_trees` and `check_rising` look at them.
+    """
+    import skops.io
+
+    with zipfile.ZipFile(path) as archive:
+        if sum(file.file_size for file in archive.infolist()) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES >> 20} MiB")
+    return skops.io.load(path, trusted=_TRUSTED)
+
+
+def check_trees(trees: Any) -> None:
+    """Raise an exception unless this is a classifier as `fit` makes it.
+
+    scikit-learn follows the numbers in a node without a look at them: one that leads out of the
+    arrays ends the process, one that leads back never ends.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    if type(trees) is not HistGradientBoostingClassifier:
+        raise ValueError("they are of another kind")
+    # Features that are not numbers have sets of bits beside the nodes, which are read unchecked.
+    if trees._preprocessor is not None or np.any(trees._bin_mapper.is_categorical_):
+        raise ValueError("they have categories")
+    if trees.n_trees_per_iteration_ != 1 or np.shape(trees._baseline_prediction) != (1, 1):
+        raise ValueError("they have more than two classes")
+    if not np.isfinite(trees._baseline_prediction).all():
+        raise ValueError("their baseline is not a number")
+    for [predictor] in trees._predictors:
+        _check_nodes(predictor.nodes, trees.n_features_in_)
+
+
+def check_rising(isotonic: Any) -> None:
+    """Raise an exception unless this is a rising function to probabilities, as `fit` makes it."""
+    from sklearn.isotonic import IsotonicRegression
+
+    if type(isotonic) is not IsotonicRegression:
+        raise ValueError("they are of another kind")
+    steps, shares = isotonic.X_thresholds_, isotonic.y_thresholds_
+    ends = [isotonic.X_min_, isotonic.X_max_]
+    if not np.isfinite([*ends, *steps]).all() or (np.diff(steps) < 0).any():
+        raise ValueError("their scores do not rise")
+    if len(shares) != len(steps) or not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError("their probabilities are not between 0 and 1")
+
+
+def _check_nodes(nodes: Array, num_features: int) -> None:
+    """Raise an exception unless the nodes are a tree of numeric features, the root first."""
+    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+
+    if nodes.ndim != 1 or nodes.dtype != PREDICTOR_RECORD_DTYPE:
+        raise ValueError("their nodes are of another kind")
+    numbers = np.flatnonzero(nodes["is_leaf"] == 0)
+    inner = nodes[numbers]
+    # (I, 2) the nodes below each inner node. Every node but the root is below one that comes
+    # before it, and below no other: so all paths end, and there are no more of them than leaves.
+    below = np.stack([inner["left"], inner["right"]], axis=1).astype(np.int64)
+    is_tree = np.array_equal(np.sort(below, axis=None), np.arange(1, len(nodes)))
+    if not len(nodes) or not is_tree or (below <= numbers[:, None]).any():
+        raise ValueError("their nodes are not a tree")
+    if len(nodes) - len(inner) > _MOST_LEAVES:
+        raise ValueError(f"they have more than {_MOST_LEAVES} leaves")
+    feature = inner["feature_idx"]
+    if nodes["is_categorical"].any() or (feature < 0).any() or (feature >= num_features).any():
+        raise ValueError("their nodes read a feature that is not there")
+    # A threshold may be infinite: all values go to one side, and what is missing to the other.
+    if not np.isfinite(nodes["value"]).all() or np.isnan(nodes["num_threshold"]).any():
+        raise ValueError("their nodes hold values that are not numbers")
 
 
 def _without_addresses(saved: bytes) -> bytes:
@@ -309,7 +396,7 @@ class FlatTrees:
         """Read the nodes of a classifier of two classes, fitted without categorical features."""
         predictors = [predictor for [predictor] in trees._predictors]
         num_leaves = max(int(one.nodes["is_leaf"].sum()) for one in predictors)
-        assert num_leaves <= 64, "a bit for each leaf"
+        assert num_leaves <= _MOST_LEAVES, "a bit for each leaf"
         self._kind: Any = next(kind for kind in _KINDS if np.dtype(kind).itemsize * 8 >= num_leaves)
         self._baseline = float(np.ravel(trees._baseline_prediction)[0])
         self._value = np.zeros((len(predictors), num_leaves))  # (T, L)

@@ -7,6 +7,9 @@ language help all others. A fact is learnt as it is asked: in each language that
 the entities of that language alone, each with its own bias. The embedding uses no names and knows
 nothing about an entity without train triples.
 
+To tell what makes it good, each part can be taken away: `langs` trains on some languages alone, and
+`score` puts the distance of TransE or RotatE in the place of ComplEx's product, with the same loss.
+
     model = train_graph(kb, "graph", GraphConfig())       # an interrupted run resumes
     ranker = GraphRanker(kb, load_graph("graph", kb))
 
@@ -18,12 +21,12 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -48,7 +51,7 @@ from prixlm.rankers.base import (
     read_triples,
 )
 from prixlm.remote import local_folder
-from prixlm.training.checkpoints import saving
+from prixlm.training.checkpoints import saving, steps_to_keep
 from prixlm.training.costs import RunCosts, peak_memory, synchronise
 from prixlm.training.loop import (
     Step,
@@ -89,6 +92,8 @@ class GraphConfig:
     batch: int = 1000  # triples per update, each direction counted
     regulariser: float = 0.05  # weight of the nuclear 3-norm
     relations: float = 0.0  # weight of predicting the relation from both ends
+    score: str = "complex"  # complex, or the squared distance of transe or rotate
+    langs: tuple[str, ...] | None = None  # train on the facts of these languages; None: all
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
             optimizer="adagrad",
@@ -105,10 +110,23 @@ class GraphConfig:
     def __post_init__(self) -> None:
         if min(self.rank, self.epochs, self.batch) < 1 or min(self.regulariser, self.relations) < 0:
             raise PrixError("rank, epochs and batch are 1 or more, the weights 0 or more.")
+        if self.score not in SCORES:
+            raise PrixError(f"--score {self.score}: expected {', '.join(SCORES)}.")
+        if self.relations and self.score != "complex":
+            raise PrixError(f"relations {self.relations}: expected 0 with score {self.score}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings, without those that older versions did not have and that are unset.
+
+        So runs and tables of older versions can be resumed.
+        """
+        values = dataclasses.asdict(self)
+        new = {"score": "complex", "langs": None}
+        return {name: value for name, value in values.items() if new.get(name, ...) != value}
 
     def fingerprint(self) -> str:
         """Return a hash of all settings: a run resumes only with the same ones."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self)).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.as_dict()).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -127,15 +145,17 @@ class ComplEx(nn.Module):
     A vector of H floats holds the real parts first, then the imaginary parts.
     """
 
+    relation_start = 1e-3  # standard deviation of the relations' initial numbers
+
     def __init__(
         self, num_nodes: int, num_relations: int, rank: int, num_entities: int, seed: int = 0
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        shape = (num_nodes, 2 * rank), (2 * num_relations, 2 * rank)
-        self.node, self.relation = (
-            nn.Parameter(1e-3 * torch.randn(size, generator=generator)) for size in shape
-        )
+        node = torch.randn((num_nodes, 2 * rank), generator=generator)
+        relation = torch.randn((2 * num_relations, 2 * rank), generator=generator)
+        self.node = nn.Parameter(1e-3 * node)
+        self.relation = nn.Parameter(self.relation_start * relation)
         self.bias = nn.Parameter(torch.zeros(num_entities))
 
     @property
@@ -151,6 +171,14 @@ class ComplEx(nn.Module):
         # which is the dot product of both halves.
         return torch.cat([a * c - b * d, a * d + b * c], dim=1)
 
+    def offsets(self, vectors: Tensor) -> Tensor | float:
+        """Return what is added to the product with each candidate's vector, (C, H): (C,) or 0."""
+        return 0.0
+
+    def regularised(self, subject: Tensor, relation: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        """Return the vectors of some triples whose norm is kept small: (B, H) each."""
+        return self.node[subject], self.relation[relation], self.node[target]
+
     def relation_queries(self, subject: Tensor, target: Tensor) -> Tensor:
         """Return the vectors whose dot product with a relation is the same score: (B, H)."""
         a, b = torch.chunk(self.node[subject], 2, dim=1)
@@ -162,8 +190,9 @@ class ComplEx(nn.Module):
         """Return the score of every candidate, a node and an entity, for every query: (B, C)."""
         device = self.node.device
         subject, relation, nodes = (x.to(device) for x in (subject, relation, nodes))
-        bias = self.bias[entities.start : entities.stop]
-        return self.object_queries(subject, relation) @ self.node[nodes].T + bias
+        vectors = self.node[nodes]
+        bias = self.bias[entities.start : entities.stop] + self.offsets(vectors)
+        return self.object_queries(subject, relation) @ vectors.T + bias
 
     def loss(
         self, batch: GraphBatch, nodes: Tensor, regulariser: float = 0.0, relations: float = 0.0
@@ -179,19 +208,58 @@ class ComplEx(nn.Module):
         )
         nodes = nodes.to(device)
         target = nodes[position]
-        bias = self.bias[batch.candidates.start : batch.candidates.stop]
+        vectors = self.node[nodes]
         # Entities of one concept share a node; their biases tell them apart.
+        bias = self.bias[batch.candidates.start : batch.candidates.stop] + self.offsets(vectors)
         queries = self.object_queries(subject, relation)
-        total = linear_cross_entropy(queries, self.node[nodes], bias, position)
+        total = linear_cross_entropy(queries, vectors, bias, position)
         if relations:
             no_bias = self.relation.new_zeros(len(self.relation))
             queries = self.relation_queries(subject, target)
             extra = linear_cross_entropy(queries, self.relation, no_bias, relation)
             total = total + relations * extra
         if regulariser:
-            used = (self.node[subject], self.relation[relation], self.node[target])
+            used = self.regularised(subject, relation, target)
             total = total + regulariser * sum((_modulus(part) ** 3).sum() for part in used)
         return total
+
+
+class TransE(ComplEx):
+    """Relations as translations: the score is the negative squared distance to the object.
+
+    -|q - v|² is 2q·v - |v|² - |q|². The last part is the same for all candidates of a query, so a
+    softmax over them is that of a product with an offset for each candidate, as ComplEx has it.
+    """
+
+    def object_queries(self, subject: Tensor, relation: Tensor) -> Tensor:
+        """Return twice the translated subjects: (B, H)."""
+        return 2 * (self.node[subject] + self.relation[relation])
+
+    def offsets(self, vectors: Tensor) -> Tensor:
+        """Return the negative squared length of each vector: (C,)."""
+        return -(vectors**2).sum(1)
+
+
+class RotatE(TransE):
+    """Relations as rotations of complex numbers, with the same squared distance."""
+
+    relation_start = 1.0  # moduli near 0 would have gradients without bound
+
+    def object_queries(self, subject: Tensor, relation: Tensor) -> Tensor:
+        """Return twice the rotated subjects: (B, H)."""
+        turn = self.relation[relation]
+        turn = turn / _modulus(turn).repeat(1, 2)  # of modulus 1
+        a, b = torch.chunk(self.node[subject], 2, dim=1)
+        c, d = torch.chunk(turn, 2, dim=1)
+        return 2 * torch.cat([a * c - b * d, a * d + b * c], dim=1)
+
+    def regularised(self, subject: Tensor, relation: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        """Return the vectors of subjects and objects: the length of a rotation means nothing."""
+        return self.node[subject], self.node[target]
+
+
+SCORES: dict[str, type[ComplEx]] = {"complex": ComplEx, "transe": TransE, "rotate": RotatE}
+"""The kinds of score, by the names that a config has for them."""
 
 
 def _modulus(vectors: Tensor) -> Tensor:
@@ -206,12 +274,18 @@ class GraphTask:
     def __init__(self, kb: KB, config: GraphConfig) -> None:
         self.kb, self.config = kb, config
         self.node = kb.concepts().astype(np.int64)
-        self.triples = _read_both_ways(kb, "train")
+        self.langs = config.langs or tuple(kb.languages)
+        unknown = sorted(set(self.langs) - set(kb.languages))
+        if unknown:
+            raise PrixError(
+                f"{kb.folder} has no {', '.join(unknown)}; it has {', '.join(kb.languages)}."
+            )
+        self.triples = _read_both_ways(kb, "train", self.langs)
         if not self.triples.shape[1]:
             raise PrixError(
                 f"{kb.folder} has no train triples to learn from; `prixlm stats` lists its splits."
             )
-        valid = _read_both_ways(kb, "valid")
+        valid = _read_both_ways(kb, "valid", self.langs)
         # The same sample whatever the seed, so that runs can be compared.
         rows = np.random.default_rng(0).permutation(valid.shape[1])[:_VALID]
         self.valid = self.batches(valid[:, rows])
@@ -227,7 +301,8 @@ class GraphTask:
         """Return the embedding that a run starts from."""
         num_nodes = int(self.node.max(initial=-1)) + 1
         seed, rank = self.config.training.seed, self.config.rank
-        return ComplEx(num_nodes, self.kb.num_relations, rank, self.kb.num_entities, seed)
+        make = SCORES[self.config.score]
+        return make(num_nodes, self.kb.num_relations, rank, self.kb.num_entities, seed)
 
     def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
         """Yield the steps from number `first` on, for process `rank` of `world`."""
@@ -277,7 +352,7 @@ class GraphTask:
             save_file(weights, temporary)
         settings = {
             "kb": self.fingerprint["KB"],
-            **dataclasses.asdict(self.config),
+            **self.config.as_dict(),
             "trained": self._describe().as_dict(),
         }
         write_atomically(folder / _SETTINGS, json.dumps(settings, indent=1) + "\n")
@@ -285,7 +360,7 @@ class GraphTask:
     def _describe(self) -> Lineage:
         """Return what the embedding is trained on."""
         kb, config = self.kb, self.config
-        triples = {lang: kb.num_triples(lang, "train") for lang in kb.languages}
+        triples = {lang: kb.num_triples(lang, "train") for lang in self.langs}
         return Lineage(
             sources=[str(source["name"]) for source in kb.manifest.sources][:20],
             licence_of_the_data=kb.manifest.licence,
@@ -303,9 +378,13 @@ class GraphTask:
         return torch.from_numpy(self.node[batch.candidates.start : batch.candidates.stop])
 
 
-def _read_both_ways(kb: KB, split: str) -> Array:
-    """Return source, relation and target of all triples, forwards and then backwards: (3, M)."""
-    subject, relation, target = forwards = read_triples(kb, (split,))
+def _read_both_ways(kb: KB, split: str, langs: Sequence[str]) -> Array:
+    """Return source, relation and target of the triples, forwards and then backwards: (3, M)."""
+    forwards = read_triples(kb, (split,))
+    if set(langs) != set(kb.languages):
+        numbers = [kb.languages.index(lang) for lang in langs]
+        forwards = forwards[:, np.isin(kb.language_of(forwards[0]), numbers)]
+    subject, relation, target = forwards
     backwards = np.stack([target, relation + kb.num_relations, subject])
     return np.concatenate([forwards, backwards], axis=1)
 
@@ -374,7 +453,7 @@ def estimate_graph(kb: KB, config: GraphConfig, progress: Progress | None = None
     parameters = sum(parameter.numel() for parameter in model.parameters())
     moments = 1 if config.training.optimizer == "adagrad" else 2
     checkpoint = 4 * parameters * (1 + moments)
-    kept = len({round(share * task.num_steps) for share in (*config.training.checkpoints, 1.0)})
+    kept = len(steps_to_keep(config.training.checkpoints, task.num_steps))
     num_triples = task.triples.shape[1]
     return GraphEstimate(
         parameters=parameters,
@@ -431,7 +510,10 @@ def load_graph(folder: Path | str, kb: KB, split: KB | None = None) -> ComplEx:
         settings = read_json(Path(folder) / _SETTINGS)
         # Version 0.1 recorded the KB alone.
         lineage = Lineage.from_dict(settings.get("trained") or {"kb_fingerprint": settings["kb"]})
-        model = ComplEx(len(node), len(relation) // 2, node.shape[1] // 2, len(bias))
+        make = SCORES.get(settings.get("score", "complex"))
+        if make is None:
+            raise ValueError(f"it has an unknown score {settings['score']!r}"[:200])
+        model = make(len(node), len(relation) // 2, node.shape[1] // 2, len(bias))
         model.load_state_dict(weights)
     except KeyError:
         raise PrixError(f"{folder} was made by an older prixlm: train it again.") from None

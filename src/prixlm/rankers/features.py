@@ -14,7 +14,7 @@ Dimension letters: Q queries, N candidates of all queries, K rankers, F features
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,11 @@ class View:
         """Return the columns as floats, the rank as a logarithm: (N, 5)."""
         rank = np.where(self.rank < 0, np.nan, np.log1p(np.maximum(self.rank, 0)))
         return np.stack([self.score, rank, self.margin, self.share, self.lead], axis=1)
+
+
+def num_features(num_rankers: int) -> int:
+    """Return the number of columns of `Candidates.matrix`."""
+    return len(CONTEXT) + num_rankers * len(fields(View))
 
 
 def view_of(score: Array, owner: Array, num_queries: int) -> View:

@@ -30,7 +30,7 @@ from prixlm.files import read_json, write_atomically
 from prixlm.kb.store import KB
 from prixlm.rankers.base import PairRanker, Pairs, Queries, Ranked, Ranker, make_ranked
 from prixlm.rankers.calibrated import CalibratedTrees, TreeConfig
-from prixlm.rankers.features import CandidateFinder, Candidates, View
+from prixlm.rankers.features import CandidateFinder, Candidates, View, num_features
 from prixlm.rankers.heldout import Questions, read_facts
 from prixlm.types import Array, Progress
 
@@ -59,14 +59,15 @@ class FusionConfig:
     leaves: int = 12  # most leaves of a tree
     shrink: float = 20.0  # facts with which a relation's own record weighs as much as the overall
     smallest: int = 200  # fewest candidates in a leaf; with few, trees memorise single facts
+    l2: float = 1.0  # regularises the leaves of the trees
     together: bool = False  # ask for all valid objects of a question at once, as `enrich` does
     seed: int = 0  # of the folds and the trees
 
     def __post_init__(self) -> None:
         if min(self.depth, self.facts, self.iterations, self.smallest) < 1 or self.leaves < 2:
             raise PrixError("depth, facts, iterations, smallest are 1 or more, leaves 2 or more.")
-        if (self.parts is not None and self.parts < 2) or not self.rate > 0:
-            raise PrixError("parts are 2 or more, and rate is above 0.")
+        if (self.parts is not None and self.parts < 2) or not self.rate > 0 or self.l2 < 0:
+            raise PrixError("parts are 2 or more, rate is above 0, and l2 is 0 or more.")
 
     @property
     def trees(self) -> TreeConfig:
@@ -76,6 +77,7 @@ class FusionConfig:
             rate=self.rate,
             leaves=self.leaves,
             smallest=self.smallest,
+            l2=self.l2,
             seed=self.seed,
         )
 
@@ -259,11 +261,19 @@ class Fusion(PairRanker):
             )
         config = FusionConfig(**settings["config"])
         counts = settings["record"]
+        model = CalibratedTrees.load(Path(folder) / _TREES)
+        # Those of the candidates, and the record of each ranker.
+        expected = num_features(len(rankers)) + len(rankers)
+        if model.trees.n_features_in_ != expected:
+            raise PrixError(
+                f"{Path(folder) / _TREES} reads {model.trees.n_features_in_} features, expected "
+                f"{expected}. Fit it again."
+            )
         return cls(
             kb,
             CandidateFinder(kb, rankers, config.depth),
             config,
-            CalibratedTrees.load(Path(folder) / _TREES),
+            model,
             Record(np.array(counts["facts"]), np.array(counts["right"])),
             read_json(seconds) if seconds.is_file() else 0.0,
         )

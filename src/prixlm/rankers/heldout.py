@@ -10,18 +10,20 @@ whose ends no train triple of the language joins backwards.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from prixlm.arrays import pair_keys, ragged_offsets
 from prixlm.errors import PrixError
-from prixlm.kb.split import known_objects
+from prixlm.kb.split import known_objects, unseen_triples
 from prixlm.kb.store import KB, SPLITS
 from prixlm.rankers.base import Queries
 from prixlm.types import Array
 
 SUBSETS = ("all", "no transfer", "no inverse")
+UNSEEN_SUBSETS = ("all", "only the subject unseen", "the object unseen")
+"""Of facts with an unseen entity: a guess by frequency can only be right if the object is known."""
 _FACTS = """
     WITH test AS (SELECT * FROM triples WHERE lang = $lang AND split = $split),
     merged AS (
@@ -126,3 +128,41 @@ def read_facts(
         drawn = np.random.default_rng(seed).permutation(int(unit.max()) + 1)[:most]
         facts = facts.select(np.flatnonzero(np.isin(unit, drawn)))
     return facts
+
+
+def unseen_facts(
+    kb: KB,
+    langs: Sequence[str],
+    split: str = "test",
+    *,
+    most: int | None = None,
+    keep_subsets: bool = False,
+) -> list[HeldOut]:
+    """Return the facts of a split whose subject or object is in no train triple, by language.
+
+    Their subsets are `UNSEEN_SUBSETS`. A language without any is left out.
+    most: facts sampled per language. keep_subsets: those of `read_facts`, too.
+    """
+    table = unseen_triples(kb, split=split, links=False)
+    names = ("subject", "relation", "object", "object_unseen")
+    columns = [table[name].to_pylist() for name in names]
+    object_unseen = {tuple(triple): unseen for *triple, unseen in zip(*columns, strict=True)}
+    unseen_by_language = []
+    for lang in langs:
+        if not kb.num_triples(lang, split):
+            continue
+        facts = read_facts(kb, lang, split)
+        arrays = (facts.queries.subject, facts.queries.relation, facts.objects)
+        triples = list(zip(*(array.tolist() for array in arrays), strict=True))
+        rows = np.array([row for row, triple in enumerate(triples) if triple in object_unseen], int)
+        if most is not None and most < len(rows):
+            rows = np.sort(np.random.default_rng(0).permutation(rows)[:most])
+        if len(rows):
+            chosen = facts.select(rows)
+            unseen = np.array([object_unseen[triples[row]] for row in rows], bool)
+            # (rows,) for each of UNSEEN_SUBSETS.
+            masks = (np.ones(len(rows), bool), ~unseen, unseen)
+            subsets = dict(zip(UNSEEN_SUBSETS, masks, strict=True))
+            subsets = chosen.subsets | subsets if keep_subsets else subsets
+            unseen_by_language.append(replace(chosen, subsets=subsets))
+    return unseen_by_language

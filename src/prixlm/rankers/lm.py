@@ -91,12 +91,16 @@ class ModelRanker(Ranker):
         batch: int = 32,
         name: str = "Prix-LM",
         progress: Progress | None = None,
+        beyond: int = BEYOND,
     ) -> None:
-        """Take the model and the KB of a completer. batch: queries that are searched together."""
+        """Take the model and the KB of a completer. batch: queries that are searched together.
+
+        beyond: the deepest rank that the exact search finds.
+        """
         self.completer, self.model = completer, completer.model
         self.search, self.by_name = search, by_name
         self.batch, self.name, self.progress = batch, name, progress
-        self.max_rank = _BEAM_RANKS if search == "beam" else BEYOND
+        self.max_rank = _BEAM_RANKS if search == "beam" else beyond
         self._name_tries: dict[str, Trie] = {}
 
     def best(self, queries: Queries, k: int) -> Ranked:

@@ -1,7 +1,8 @@
 """Evidence from names alone: rankers that can answer for entities without any fact.
 
 Names are compared by the rare n-grams that they share. A concept has the n-grams of all its names,
-in all languages and with aliases. Three rankers:
+in all languages and with aliases. Where a KB has descriptions, they count as further names, but not
+in `SharedNames`: what is described alike is of one type, and not related. Three rankers:
 
 - `SimilarNames`: the objects of subjects with similar names. `Oulu railway station` lies in the
   country where other railway stations do;
@@ -16,6 +17,7 @@ in all languages and with aliases. Three rankers:
 Dimension letters: R relations (relation r backwards is r + R), C concepts, F n-grams, T triples.
 """
 
+import logging
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
@@ -37,6 +39,7 @@ from prixlm.rankers.base import ConceptRanker, Pairs, Queries, read_merged_tripl
 from prixlm.rankers.links import ObjectShares
 from prixlm.types import Array
 
+logger = logging.getLogger(__name__)
 _GRAMS = (2, 5)
 """Characters of the shortest and of the longest n-gram."""
 _NUM_BUCKETS = 1 << 18
@@ -59,20 +62,22 @@ _MAX_AROUND = 8
 _BLOCK = 512
 """Names that are compared with all others at once."""
 
-_GRAMS_OF: "WeakKeyDictionary[KB, csr_array]" = WeakKeyDictionary()
+_GRAMS_OF: "WeakKeyDictionary[KB, dict[bool, csr_array]]" = WeakKeyDictionary()
 
 
-def read_grams(kb: KB) -> csr_array:
+def read_grams(kb: KB, *, descriptions: bool = False) -> csr_array:
     """Return the n-grams of each concept's names by weight (tf-idf): (C, F), rows of length 1.
 
-    The rankers of one KB share them.
+    The rankers of one KB share them. descriptions: those of the descriptions too, if it has any.
     """
-    if kb not in _GRAMS_OF:
-        _GRAMS_OF[kb] = _count_grams(kb)
-    return _GRAMS_OF[kb]
+    descriptions = descriptions and kb.has_descriptions
+    made = _GRAMS_OF.setdefault(kb, {})
+    if descriptions not in made:
+        made[descriptions] = _count_grams(kb, descriptions)
+    return made[descriptions]
 
 
-def _count_grams(kb: KB) -> csr_array:
+def _count_grams(kb: KB, descriptions: bool) -> csr_array:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     concept = kb.concepts().astype(np.int64)
@@ -86,7 +91,7 @@ def _count_grams(kb: KB) -> csr_array:
         lowercase=False,
     )
     parts = [np.zeros(0, np.int64)]
-    for entity, names in kb.all_names():
+    for entity, names in kb.all_names(descriptions=descriptions):
         found = csr_array(hashing.transform([fold(name)[:MAX_TEXT] for name in names]))
         owner = np.repeat(concept[entity], np.diff(found.indptr))
         parts.append(np.unique(pair_keys(owner, found.indices)))
@@ -137,9 +142,11 @@ def _largest_cells(matrix: csr_array, k: int) -> Pairs:
 class NameRanker(ConceptRanker):
     """Base class: the n-grams of all concepts."""
 
+    reads_descriptions = True
+
     def __init__(self, kb: KB, name: str) -> None:
         super().__init__(kb, name)
-        self.grams = read_grams(kb)  # (C, F)
+        self.grams = read_grams(kb, descriptions=self.reads_descriptions)  # (C, F)
 
 
 class SimilarNames(NameRanker):
@@ -178,20 +185,29 @@ class SimilarNames(NameRanker):
         triples = slice(self._starts[relation], self._starts[relation + 1])
         subject, number = np.unique(self._subject[triples], return_inverse=True)
         target, column = np.unique(self._object[triples], return_inverse=True)
-        asked = self.concept[queries.subject[rows]]
+        has = csr_array((np.ones(len(number)), (number, column)), shape=(len(subject), len(target)))
+        # In blocks: the similarities of all queries and subjects would be a dense matrix.
+        none = np.zeros(0, np.int64)
+        parts: list[Pairs] = [(none, none, np.zeros(0))]
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK]
+            powered = self._similarity(self.concept[queries.subject[block]], subject)
+            found = (powered @ has).tocoo()
+            parts.append((block[found.row], target[found.col], found.data))
+        owner, voted, votes = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return owner, voted, votes
+
+    def _similarity(self, asked: Array, subject: Array) -> csr_array:
+        """Return the votes of subjects in the names that are asked with: (asked, subjects)."""
         # The smaller matrix is the one to turn round: that costs a pass over all its cells.
-        if len(rows) < len(subject):
+        if len(asked) < len(subject):
             votes = (self.grams[subject] @ self.grams[asked].T).T.tocoo()
         else:
             votes = (self.grams[asked] @ self.grams[subject].T).tocoo()
         # A subject does not vote for itself.
         kept = subject[votes.col] != asked[votes.row]
-        row_column = votes.row[kept], votes.col[kept]
-        shape = (len(rows), len(subject))
-        powered = csr_array((votes.data[kept].astype(float) ** _POWER, row_column), shape=shape)
-        has = csr_array((np.ones(len(number)), (number, column)), shape=(len(subject), len(target)))
-        found = (powered @ has).tocoo()
-        return rows[found.row], target[found.col], found.data
+        cells = (votes.data[kept].astype(float) ** _POWER, (votes.row[kept], votes.col[kept]))
+        return csr_array(cells, shape=(len(asked), len(subject)))
 
 
 class NewObjects(NameRanker):
@@ -205,7 +221,12 @@ class NewObjects(NameRanker):
         super().__init__(kb, "names: new objects")
         guesser = RelationGuesser(kb, splits)
         new = np.flatnonzero(~guesser.is_known)
-        # Of very many, those that most languages name.
+        if len(new) > _MAX_NEW:
+            logger.warning(
+                "%d entities without facts may be new objects: only the %d that most languages "
+                "name are answers of %r",
+                *(len(new), _MAX_NEW, self.name),
+            )
         num_names = np.bincount(self.concept, minlength=self.num_concepts)[new]
         self._new = new[np.argsort(-num_names, kind="stable")[:_MAX_NEW]]
         # (R, new concepts): the inverse of a relation is what its objects have.
@@ -241,6 +262,8 @@ class SharedNames(NameRanker):
 
     The score is the largest cosine.
     """
+
+    reads_descriptions = False
 
     def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
         super().__init__(kb, "names: shared")
@@ -290,7 +313,8 @@ class RelationGuesser:
     """
 
     def __init__(self, kb: KB, splits: Sequence[str] = ("train",)) -> None:
-        merged, self._grams = read_merged(kb, splits), read_grams(kb)
+        merged = read_merged(kb, splits)
+        self._grams = read_grams(kb, descriptions=True)
         pairs = np.unique(pair_keys(merged.source, merged.relation))
         shape = (self._grams.shape[0], 2 * kb.num_relations)
         held = csr_array((np.ones(len(pairs)), split_keys(pairs)), shape=shape)

@@ -4,11 +4,15 @@
     ranker = load_baseline(kb, "transe-el")
 
 They need the extra `pip install 'prixlm[baselines]'`. Each is trained per language as in the paper
-(Sec. 3.2), or on the merged graph of all languages (`lang=None`, with concepts as nodes). `default`
-has the library's own settings, as in the paper (whose library was OpenKE; PyKEEN trains for only
-five epochs by default); `tuned` has settings that were found on valid facts
-(benchmarks/baselines.py). `GraphRanker` computes the ranks, so candidates, filter and tie rule are
-those of every other ranker.
+(Sec. 3.2), or on the merged graph of all languages (`lang=None`, with concepts as nodes).
+`GraphRanker` computes the ranks, so candidates, filter and tie rule are those of every other
+ranker. There are four kinds of settings:
+
+- `openke`: those of OpenKE's own scripts, as in the paper (*default hyper-parameters of the
+  library*). 1,000 to 6,000 rounds: hours to weeks on one core;
+- `default`: PyKEEN's, which trains for five epochs. No reader should take them for the paper's;
+- `tuned`: found on Greek valid facts (benchmarks/baselines.py);
+- `grid`: all that a search on the valid facts of each language tries.
 """
 
 import importlib.util
@@ -17,6 +21,7 @@ import time
 import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +30,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from prixlm.config import checked, from_dict
 from prixlm.errors import PrixError
 from prixlm.files import read_json, replacing, write_atomically
 from prixlm.kb.store import KB
@@ -35,7 +41,17 @@ from prixlm.rankers.complex import GraphRanker
 from prixlm.types import Array, Progress
 
 MODELS = ("TransE", "ComplEx", "RotatE")
+Loss = Literal["default", "self-adversarial", "softmax", "margin", "softplus"]
 _WEIGHTS, _SETTINGS = "model.safetensors", "baseline.json"
+_KINDS: dict[str, Any] = {
+    "kb": str,
+    "lang": str | None,
+    "nodes": int,
+    "relations": int,
+    "seconds": float,
+    "config": dict[str, Any],
+}
+"""Kinds of the settings that are read from a folder."""
 
 _SHARED: dict[str, Any] = {
     "batch": 512, "loss": "self-adversarial", "negatives": 16, "margin": 3.0,
@@ -47,6 +63,31 @@ _TUNED: dict[str, dict[str, Any]] = {
 }
 """The best settings on Greek valid facts in the grid of `benchmarks/baselines.py tune`
 (docs/log.md)."""
+_OPENKE: dict[str, dict[str, Any]] = {
+    # examples/train_transe_FB15K237.py
+    "TransE": {
+        "dim": 200, "epochs": 1000, "num_batches": 100, "optimizer": "sgd", "lr": 1.0,
+        "loss": "margin", "margin": 5.0, "negatives": 25, "sampler": "bernoulli",
+        "normalised": True,
+    },
+    # examples/train_complex_WN18RR.py. Xavier's initial vectors: √(2 / (entities + dim)).
+    "ComplEx": {
+        "dim": 200, "epochs": 2000, "num_batches": 100, "optimizer": "adagrad", "lr": 0.5,
+        "loss": "softplus", "penalty": 1.0, "start": 0.02, "negatives": 25, "sampler": "bernoulli",
+    },
+    # examples/train_rotate_WN18RR_adv.py
+    "RotatE": {
+        "dim": 1024, "epochs": 6000, "batch": 2000, "optimizer": "adam", "lr": 2e-5,
+        "loss": "self-adversarial", "margin": 6.0, "temperature": 2.0, "negatives": 64,
+    },
+}  # fmt: skip
+"""OpenKE's scripts for its own benchmarks. Its C++ sampler and the way in which it normalises are
+PyKEEN's here, so this is the same recipe and not the same code."""
+_OPTIMIZERS = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +98,15 @@ class BaselineConfig:
     dim: int | None = None  # of a vector; None: PyKEEN's default
     epochs: int = 5  # passes over the train triples
     batch: int = 256  # triples per update
-    lr: float = 1e-3  # learning rate of Adam
-    loss: Literal["default", "self-adversarial", "softmax"] = "default"  # default: PyKEEN's own
+    num_batches: int | None = None  # updates an epoch, in place of `batch`
+    optimizer: str = "adam"  # adam, sgd or adagrad
+    lr: float = 1e-3  # learning rate
+    loss: Loss = "default"  # default: PyKEEN's own
     negatives: int = 1  # corrupted triples per triple; softmax uses all entities instead
-    margin: float = 9.0  # of the self-adversarial loss
+    sampler: str = "basic"  # of the corrupted triples: basic or bernoulli
+    margin: float = 9.0  # of the self-adversarial and the margin loss
+    temperature: float = 1.0  # of the self-adversarial loss
+    normalised: bool = False  # TransE: relations have length 1, as entities have
     inverse: bool = False  # train reciprocal relations
     start: float | None = None  # standard deviation of ComplEx's initial vectors; None: 1
     penalty: float | None = None  # weight of ComplEx's regulariser; None: 0.01
@@ -71,11 +117,39 @@ class BaselineConfig:
             raise PrixError(f"baseline {self.model}: expected {', '.join(MODELS)}.")
         if min(self.epochs, self.batch, self.negatives, self.dim or 1) < 1 or not self.lr > 0:
             raise PrixError("dim, epochs, batch and negatives are 1 or more, and lr above 0.")
+        if self.num_batches is not None and self.num_batches < 1:
+            raise PrixError(f"num_batches {self.num_batches}: expected 1 or more.")
+        if self.optimizer not in _OPTIMIZERS:
+            raise PrixError(f"optimizer {self.optimizer}: expected {', '.join(_OPTIMIZERS)}.")
+        if self.sampler not in ("basic", "bernoulli"):
+            raise PrixError(f"sampler {self.sampler}: expected basic or bernoulli.")
 
     @classmethod
     def default(cls, model: str) -> "BaselineConfig":
-        """Return the library's own settings, as in the paper."""
+        """Return PyKEEN's own settings."""
         return cls(model=model)
+
+    @classmethod
+    def openke(cls, model: str) -> "BaselineConfig":
+        """Return the settings of OpenKE's scripts, the library of the paper."""
+        config = cls.default(model)  # refuses an unknown model
+        return replace(config, **_OPENKE[config.model])
+
+    @classmethod
+    def grid(cls, model: str) -> list["BaselineConfig"]:
+        """Return the settings that a search tries, `tuned` among them."""
+        tuned = cls.tuned(model)
+        if model == "ComplEx":
+            # With PyKEEN's own initial vectors and regulariser it learns nothing. A softmax over
+            # all entities would be best for it, but takes PyKEEN minutes an epoch on Greek alone.
+            return [
+                replace(tuned, epochs=epochs, lr=lr, penalty=penalty)
+                for epochs, lr, penalty in product((8, 20), (3e-3, 1e-2), (1e-3, 4e-3))
+            ]
+        return [
+            replace(tuned, epochs=epochs, margin=margin, lr=lr)
+            for epochs, margin, lr in product((30, 90), (3.0, 9.0), (2e-3, 1e-2))
+        ]
 
     @classmethod
     def tuned(cls, model: str) -> "BaselineConfig":
@@ -90,9 +164,14 @@ def train_baseline(
     config: BaselineConfig,
     lang: str | None = None,
     progress: Progress | None = None,
+    device: str | None = None,
 ) -> GraphRanker:
-    """Train on the train triples of one language, or of the merged graph, and save."""
+    """Train on the train triples of one language, or of the merged graph, and save.
+
+    device: such as `cuda:1`; None: the GPU if there is one.
+    """
     check_installed()
+    where = _choose_device(device)
     from pykeen.triples import CoreTriplesFactory
 
     to = Path(to)
@@ -105,7 +184,7 @@ def train_baseline(
         kb.num_relations,
         create_inverse_triples=config.inverse,
     )
-    model = _make_model(config, factory)
+    model = _make_model(config, factory).to(where)
     started = time.monotonic()
     _train(model, factory, config, progress)
     settings = {
@@ -121,34 +200,56 @@ def train_baseline(
     with replacing(to / _WEIGHTS) as temporary:
         save_file(weights, temporary)
     write_atomically(to / _SETTINGS, json.dumps(settings, indent=1) + "\n")
-    return load_baseline(kb, to)
+    return load_baseline(kb, to, device)
 
 
-def load_baseline(kb: KB, folder: Path | str) -> GraphRanker:
+def load_baseline(kb: KB, folder: Path | str, device: str | None = None) -> GraphRanker:
     """Read what `train_baseline` wrote, as a ranker; refuse one that was trained on another KB."""
     check_installed()
     from pykeen.triples import CoreTriplesFactory
 
-    path = Path(folder) / _SETTINGS
     try:
-        settings = read_json(path)
+        settings = checked(read_json(Path(folder) / _SETTINGS), _KINDS)
         weights = read_weights(Path(folder) / _WEIGHTS)
     except (OSError, ValueError) as error:
         raise PrixError(f"{folder} is not a baseline of `train_baseline`: {error}.") from None
     Lineage(kb_fingerprint=settings["kb"]).check_unseen_facts(kb, f"the baseline {folder}")
-    config = BaselineConfig(**settings["config"])
+    config = _read_baseline(settings["config"], folder)
+    num_nodes = _count_nodes(kb, settings["lang"])
+    # Before anything of that size is allocated: the folder may come from anyone.
+    stated = settings["nodes"], settings["relations"]
+    stored = sum(tensor.numel() for tensor in weights.values())
+    if stated != (num_nodes, kb.num_relations) or num_nodes * (config.dim or 1) > stored:
+        raise PrixError(
+            f"{folder} has weights for other sizes than {kb.folder} and its own settings have: "
+            "train the baseline again."
+        )
     # PyKEEN reads the numbers of nodes and relations from a factory; it needs no triples to load.
     no_triples = CoreTriplesFactory(
         torch.zeros((0, 3), dtype=torch.long),
-        settings["nodes"],
-        settings["relations"],
+        num_nodes,
+        kb.num_relations,
         create_inverse_triples=config.inverse,
     )
-    model = _make_model(config, no_triples)
-    model.load_state_dict(weights)
+    try:
+        model = _make_model(config, no_triples)
+        model.load_state_dict(weights)
+    except (RuntimeError, ValueError, TypeError, OverflowError) as error:  # PyKEEN's and torch's
+        reason = (str(error).splitlines() or [""])[0]
+        raise PrixError(
+            f"the settings of {folder} do not fit its weights ({reason}): train the baseline again."
+        ) from None
+    model = model.to(_choose_device(device))
     graph = "merged" if settings["lang"] is None else settings["lang"]
-    scorer = _Scorer(model, settings["nodes"], config)
+    scorer = _Scorer(model, num_nodes, config)
     return GraphRanker(kb, scorer, settings["lang"], f"{config.model}, {graph}")
+
+
+def _read_baseline(values: dict[str, Any], folder: Path | str) -> BaselineConfig:
+    """Return the settings that a folder states; a name of null is the default's."""
+    if values.get("model") not in MODELS:
+        raise PrixError(f"{folder} is not a baseline of `train_baseline`: it names no model.")
+    return from_dict(BaselineConfig.default(values["model"]), values)
 
 
 def check_installed() -> None:
@@ -157,27 +258,52 @@ def check_installed() -> None:
         raise PrixError("PyKEEN is not installed: run `pip install 'prixlm[baselines]'`.")
 
 
+def _choose_device(device: str | None) -> torch.device:
+    """Return the device of a name; without one, the GPU if there is one."""
+    if device is None:
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise PrixError(f"device {device} cannot be used here: {why}") from None
+    return where
+
+
 def _read_nodes(kb: KB, lang: str | None) -> tuple[Array, int]:
     """Return train triples as (subject, relation, object) of nodes, (T, 3), and the node count."""
     if lang is None:
-        triples, num_nodes = read_merged_triples(kb), int(kb.concepts().max(initial=-1)) + 1
+        triples = read_merged_triples(kb)
     else:
-        triples, entities = read_triples(kb, lang=lang), kb.entity_range(lang)
-        triples[[0, 2]] -= entities.start  # PyKEEN numbers the entities of one graph from 0
-        num_nodes = len(entities)
-    return np.ascontiguousarray(triples.T), num_nodes
+        triples = read_triples(kb, lang=lang)
+        # PyKEEN numbers the entities of one graph from 0.
+        triples[[0, 2]] -= kb.entity_range(lang).start
+    return np.ascontiguousarray(triples.T), _count_nodes(kb, lang)
+
+
+def _count_nodes(kb: KB, lang: str | None) -> int:
+    """Return the number of nodes of a language's graph, or of the merged one."""
+    return int(kb.concepts().max(initial=-1)) + 1 if lang is None else len(kb.entity_range(lang))
 
 
 def _make_model(config: BaselineConfig, factory: Any) -> Any:
     """Return a PyKEEN model with the settings of a config, with random weights."""
-    from pykeen.losses import CrossEntropyLoss, NSSALoss
+    from pykeen.losses import CrossEntropyLoss, MarginRankingLoss, NSSALoss, SoftplusLoss
     from pykeen.models import ComplEx, RotatE, TransE
 
     options: dict[str, Any] = {} if config.dim is None else {"embedding_dim": config.dim}
     if config.loss == "self-adversarial":
-        options["loss"] = NSSALoss(margin=config.margin, adversarial_temperature=1.0)
+        temperature = config.temperature
+        options["loss"] = NSSALoss(margin=config.margin, adversarial_temperature=temperature)
     elif config.loss == "softmax":
         options["loss"] = CrossEntropyLoss()
+    elif config.loss == "margin":
+        options["loss"] = MarginRankingLoss(margin=config.margin)
+    elif config.loss == "softplus":
+        options["loss"] = SoftplusLoss()
+    if config.normalised:
+        options["relation_constrainer"] = torch.nn.functional.normalize
     if config.penalty is not None:
         options["regularizer_kwargs"] = {"weight": config.penalty, "p": 2.0, "normalize": True}
     if config.start is not None:
@@ -196,7 +322,7 @@ def _train(model: Any, factory: Any, config: BaselineConfig, progress: Progress 
             if progress is not None:
                 progress(f"{config.model} loss {epoch_loss:.3f}", epoch, config.epochs)
 
-    optimizer = torch.optim.Adam(model.get_grad_params(), lr=config.lr)
+    optimizer = _OPTIMIZERS[config.optimizer](model.get_grad_params(), lr=config.lr)
     common = {
         "model": model,
         "triples_factory": factory,
@@ -209,13 +335,18 @@ def _train(model: Any, factory: Any, config: BaselineConfig, progress: Progress 
         loop = LCWATrainingLoop(**common)
     else:
         negatives = {"num_negs_per_pos": config.negatives}
-        loop = SLCWATrainingLoop(**common, negative_sampler_kwargs=negatives)
+        loop = SLCWATrainingLoop(
+            **common, negative_sampler=config.sampler, negative_sampler_kwargs=negatives
+        )
+    batch = config.batch
+    if config.num_batches is not None:
+        batch = max(1, factory.num_triples // config.num_batches)
     with warnings.catch_warnings():  # PyKEEN calls deprecated functions of its own
         warnings.simplefilter("ignore")
         loop.train(
             triples_factory=factory,
             num_epochs=config.epochs,
-            batch_size=config.batch,
+            batch_size=batch,
             use_tqdm=False,
             pin_memory=False,
             callbacks=[Report()],  # type: ignore[no-untyped-call]
@@ -235,8 +366,10 @@ class _Scorer:
 
     def scores(self, subject: Tensor, relation: Tensor, nodes: Tensor, entities: range) -> Tensor:
         """Return the score of every candidate node for every query: (B, C)."""
+        device = self.model.device
+        subject, relation, nodes = (x.to(device) for x in (subject, relation, nodes))
         if self.config.inverse:  # PyKEEN maps relations to their reciprocals itself
-            queries = torch.stack([subject, relation], dim=1).to(self.model.device)
+            queries = torch.stack([subject, relation], dim=1)
             scores: Tensor = self.model.predict_t(queries, tails=nodes)
             return scores
         entity_vectors = self.model.entity_representations[0]

@@ -54,8 +54,11 @@ UNTRAINED: Mapping[str, Callable[[KB, Sequence[str]], Ranker]] = {**LINKS, **RUL
 FUSED = ("pairs", "lookup", "paths", "similar", "similar-names", "shared-names", "new-objects")
 """Those that take part in a fusion, in the order of its features. The others are references."""
 NAMES = ("similar-names", "shared-names", "new-objects")
-"""Those that compare names, and can answer for entities without facts. A fusion asks them only
-where no language states an answer."""
+"""Those that compare names, and can answer for entities without facts."""
+_WHERE_UNSTATED = ("similar-names", "shared-names")
+"""Those that a fusion asks only where no language states an answer: they answer with entities that
+have facts, as the other evidence does. An object without facts is missed by all but `new-objects`,
+also where a language states another object."""
 MODEL_NAME, GRAPH_NAME, READER_NAME = "Prix-LM", "graph", "reader"
 """Names of the trained rankers that `load_suite` makes, and of the one that reads."""
 
@@ -106,7 +109,7 @@ def make_suite(
     """
     links = {key: LINKS[key](kb, splits) for key in FUSED if key in LINKS}
     rules = {key: RULES[key](kb, splits) for key in FUSED if key in RULES}
-    for key in NAMES:
+    for key in _WHERE_UNSTATED:
         rules[key] = where_unstated(rules[key], links["lookup"])
     return Suite(
         model=model, links=links, rules=rules, graph=graph, reader=reader, identity=identity

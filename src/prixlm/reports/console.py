@@ -290,6 +290,9 @@ def proposal_sentences(manifest: Mapping[str, Any]) -> list[str]:
             lower = f"; try --min-confidence {0.6 * threshold:.1g} --overwrite."
             sentence += lower if threshold else "."
         sentence += _label_sentence(manifest.get("labels", {}).get(lang, {}))
+        links = manifest.get("links", {}).get(lang, {})
+        if "why" in links:
+            sentence += f" No links: {links['why']}"
         sentences.append(sentence)
     return sentences
 
@@ -314,6 +317,8 @@ def _label_sentence(labels: Mapping[str, Any]) -> str:
             f" Names were written for {labels['written_for']:,} of {asked:,} entities without one; "
             "--written takes more."
         )
+    if "why_none_written" in labels:
+        sentence += f" No names were written: {labels['why_none_written']}"
     return sentence
 
 
@@ -419,6 +424,9 @@ def print_tables(console: Console, tables: Iterable[ResultTable]) -> None:
             table.add_column(lines, justify="right", no_wrap=True)
         for method in result.rows:
             table.add_row(shown(method), *map(shown, result.cells(method)))
+        if result.has_intervals():  # one line for all rows: ± in every cell would not fit
+            table.add_section()
+            table.add_row("± at most", *result.widest())
         console.print(table)
         for note in result.notes:
             console.print(shown(note))

@@ -3,13 +3,15 @@
 Matplotlib is imported only when something is drawn, and without pyplot: no window, no global state.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from prixlm.config import is_kind
+from prixlm.files import parse_json
 from prixlm.metrics import Reliability
 from prixlm.reports.tables import MEAN, ResultTable
+from prixlm.untrusted import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +21,18 @@ def read_metrics(run: Path) -> list[dict[str, float]]:
     """Return the lines of a run's metrics.jsonl; a line that was cut off by a kill is skipped."""
     path = run / "metrics.jsonl"
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    return [values for line in lines if (values := read_metric(line)) is not None]
+
+
+def read_metric(line: str) -> dict[str, float] | None:
+    """Return the figures of a line of metrics.jsonl, its step among them; None if it has none."""
+    try:
+        values = parse_json(line, "a line")
+    except ValueError:
+        return None
+    if not isinstance(values, dict) or not is_kind(values.get("step"), int):
+        return None
+    return values if is_kind(values, dict[str, float]) else None
 
 
 def plot_metrics(run: Path) -> Path | None:
@@ -72,6 +85,30 @@ def plot_curves(
     figure.savefig(path, dpi=120)
 
 
+def plot_panels(tables: Sequence[ResultTable], path: Path) -> None:
+    """Draw results over checkpoints, a panel per table; its rows are named `step 20000`."""
+    # One colour per language in all panels.
+    langs = list(dict.fromkeys(lang for table in tables for lang in table.columns()))
+    figure = _figure(5 * len(tables), 4)
+    panels = figure.subplots(1, len(tables), squeeze=False)[0]
+    for axes, table in zip(panels, tables, strict=True):
+        steps = [int(row.removeprefix("step ")) for row in table.rows]
+        for lang in table.columns():
+            values = [100 * table.values(row)[lang] for row in table.rows]
+            colour = _colour(langs.index(lang))
+            axes.plot(steps, values, marker="o", label=_label(lang), color=colour)
+        axes.set(
+            xlabel="step",
+            ylabel=f"{_label(table.metric)} (%)",
+            title=_label(table.subset),
+            ylim=(0, None),
+        )
+        axes.locator_params(axis="x", nbins=5)  # six-digit steps would run into each other
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")  # its own: the tasks have different languages
+    figure.savefig(path, dpi=120)
+
+
 def plot_tables(tables: Sequence[ResultTable], path: Path) -> None:
     """Draw result tables as bars: a panel per table, a group per column, a colour per method."""
     # One colour per method in all panels, also where a panel lacks one of them.
@@ -89,8 +126,9 @@ def plot_tables(tables: Sequence[ResultTable], path: Path) -> None:
             heights = [100 * value for value in values]
             axes.bar(lefts, heights, width, label=_label(method), color=_colour(index))
         # The middle of a group: half of its 0.85, less half a bar, as bars are centred on `lefts`.
-        axes.set_xticks([column + 0.425 - width / 2 for column in range(len(columns))], columns)
-        axes.set(ylabel=f"{table.metric} (%)", title=table.title)
+        middles = [column + 0.425 - width / 2 for column in range(len(columns))]
+        axes.set_xticks(middles, [_label(column) for column in columns])
+        axes.set(ylabel=f"{_label(table.metric)} (%)", title=_label(table.title))
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
     handles, labels = panels[0].get_legend_handles_labels()
@@ -109,8 +147,10 @@ def plot_reliability(
         for lang, reliability in by_language.items():
             if reliability.bins:
                 xs, ys, _ = zip(*reliability.bins, strict=True)
-                axes.plot(xs, ys, marker="o", label=f"{lang} (ECE {reliability.ece:.3f})")
-        axes.set(xlabel="confidence", ylabel="share right", title=method, xlim=(0, 1), ylim=(0, 1))
+                label = f"{_label(lang)} (ECE {reliability.ece:.3f})"
+                axes.plot(xs, ys, marker="o", label=label)
+        axes.set(xlabel="confidence", ylabel="share right", title=_label(method))
+        axes.set(xlim=(0, 1), ylim=(0, 1))
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=110)
@@ -127,8 +167,11 @@ def _figure(width: float, height: float) -> "Figure":
 
 
 def _label(text: str) -> str:
-    """Escape a name for matplotlib: $...$ would be mathematics, a leading _ not in the legend."""
-    return text.replace("$", r"\$").lstrip("_")
+    """Escape a name for matplotlib: $...$ would be mathematics, a leading _ not in the legend.
+
+    A letter that its font lacks gets a warning with that letter, which a terminal must not obey.
+    """
+    return printable(text).replace("$", r"\$").lstrip("_")
 
 
 def _colour(index: int) -> Any:

@@ -1,29 +1,66 @@
 """The one type for tables of results, with its JSON and Markdown.
 
     table = ResultTable("accuracy@1", subset="names that differ")
-    table.add("string similarity", "fi", 0.42, number=122)
+    table.add_questions("string similarity", "fi", ranks <= 1)      # mean, number and interval
     write_tables(Path("out"), "xel", [table])        # out/xel.json and out/xel.md
 
 Every task reports its results as these tables: a row per method, a column per language or figure.
-Values are shares from 0 to 1 and are shown in per cent. `console.print_tables` prints the tables on
-a terminal and `plots.plot_tables` draws them.
+Values are shares from 0 to 1 and are shown in per cent, with half of their 95 % interval after ±.
+`console.print_tables` prints the tables on a terminal and `plots.plot_tables` draws them. The value
+of every question is written too, so that rows can be compared (`comparing`).
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from prixlm.config import checked
 from prixlm.errors import PrixError
-from prixlm.files import check_pages, write_atomically
+from prixlm.files import alone, check_pages, replacing, write_atomically
 from prixlm.files import read_json as parse_json
+from prixlm.metrics import Interval, bootstrap_mean
+from prixlm.types import Array
 
 MEAN = "mean"
 """Header of the last column: the plain mean over all others, as in the paper."""
 UNKNOWN = "–"
+BOOTSTRAP = "half of the 95 % interval, a bootstrap over the questions"
+"""What stands after ±, unless a table is made of several runs."""
+QUESTIONS = pa.schema(
+    {
+        "table": pa.string(),
+        "row": pa.string(),
+        "column": pa.string(),
+        "values": pa.list_(pa.float32()),
+    }
+)
+"""Columns of the values of single questions."""
 _NAN = float("nan")
+_KINDS: dict[str, Any] = {
+    "title": str,
+    "rows": dict[str, dict[str, float | None]],
+    "numbers": dict[str, int],
+    # These are not in files of version 0.1.
+    "metric": str,
+    "candidates": str,
+    "subset": str,
+    "own_numbers": dict[str, dict[str, int]],
+    "intervals": dict[str, dict[str, list[float]]],
+    "spread": str,
+    "details": dict[str, dict[str, str]],
+    "notes": list[str],
+    "has_mean": bool,
+    "parallel": bool,
+}
+"""Kinds of the values of a table in JSON."""
 
 
 class Cell(NamedTuple):
@@ -31,6 +68,7 @@ class Cell(NamedTuple):
 
     value: float  # share from 0 to 1; NaN where nothing was asked
     number: int | None = None  # questions that it is a share of
+    interval: Interval | None = None  # how far it would move with other questions or another seed
 
 
 @dataclass(frozen=True)
@@ -44,10 +82,30 @@ class ResultTable:
     details: dict[str, dict[str, str]] = field(default_factory=dict)  # further columns of text
     notes: list[str] = field(default_factory=list)  # sentences below the table
     has_mean: bool = True  # False if the columns are different figures
+    spread: str = BOOTSTRAP  # what the intervals are
+    parallel: bool = False  # the columns ask the same questions, in translation
+    # By method and column: (N,) the value of each question. Written beside the JSON, not in it.
+    questions: dict[tuple[str, str], Array] = field(default_factory=dict, compare=False)
 
-    def add(self, method: str, column: str, value: float, number: int | None = None) -> None:
+    def add(
+        self,
+        method: str,
+        column: str,
+        value: float,
+        number: int | None = None,
+        interval: Interval | None = None,
+    ) -> None:
         """Set the result of a method in a column; rows and columns keep the order of adding."""
-        self.rows.setdefault(method, {})[column] = Cell(value, number)
+        if interval is not None and interval.low != interval.low:  # nothing was asked
+            interval = None
+        self.rows.setdefault(method, {})[column] = Cell(value, number, interval)
+
+    def add_questions(self, method: str, column: str, values: Array) -> None:
+        """Set a result to the mean of the (N,) values of its questions, with its interval."""
+        values = np.asarray(values, float)
+        mean = float(values.mean()) if len(values) else _NAN
+        self.add(method, column, mean, len(values), bootstrap_mean(values))
+        self.questions[method, column] = values.astype(np.float32)
 
     @property
     def title(self) -> str:
@@ -70,6 +128,32 @@ class ResultTable:
         values = self.values(method).values()
         return sum(values) / len(values) if values else _NAN
 
+    def half_width(self, method: str, column: str) -> float:
+        """Return half of the interval of a result; NaN if it has none.
+
+        The mean's follows from those of the columns. Columns of other questions are independent;
+        those of the same questions may rise and fall together, which is the widest case.
+        """
+        if column == MEAN and self._shows_mean():
+            halves = [self.half_width(method, one) for one in self.columns()]
+            total = sum(halves) if self.parallel else math.sqrt(sum(half**2 for half in halves))
+            return total / len(halves)
+        cell = self.rows[method].get(column)
+        return _NAN if cell is None or cell.interval is None else cell.interval.half_width
+
+    def widest(self) -> list[str]:
+        """Return the largest half-width of every column, as `header_parts` orders them."""
+        columns = [*self.columns(), *([MEAN] if self._shows_mean() else [])]
+        texts = []
+        for column in columns:
+            halves = [self.half_width(method, column) for method in self.rows]
+            texts.append(percent(max((half for half in halves if half == half), default=_NAN)))
+        return [*texts, *("" for _ in self._detail_columns())]
+
+    def has_intervals(self) -> bool:
+        """Tell whether any result has an interval."""
+        return any(cell.interval for row in self.rows.values() for cell in row.values())
+
     def numbers(self) -> dict[str, int]:
         """Return the number of questions of each column whose rows agree on it."""
         numbers: dict[str, set[int]] = {}
@@ -90,18 +174,27 @@ class ResultTable:
         """Return the headers of the columns after the method: `fi (1,234)`."""
         return [f"{name} ({number})" if number else name for name, number in self.header_parts()]
 
-    def cells(self, method: str) -> list[str]:
-        """Return the texts of a row: per cent, with the number where rows differ in it."""
+    def cells(self, method: str, *, intervals: bool = False) -> list[str]:
+        """Return the texts of a row: per cent, with the number where rows differ in it.
+
+        intervals: with half of the interval after ±.
+        """
         numbers, row = self.numbers(), self.rows[method]
         cells = []
         # A number that all rows share is in the header; see `header_parts`.
         for column, value in self.values(method).items():
             number = row[column].number if column in row and column not in numbers else None
-            cells.append(percent(value) + (f" ({number:,})" if number is not None else ""))
+            text = percent(value) + (self._plus_minus(method, column) if intervals else "")
+            cells.append(text + (f" ({number:,})" if number is not None else ""))
         if self._shows_mean():
-            cells.append(percent(self.mean(method)))
+            text = percent(self.mean(method))
+            cells.append(text + (self._plus_minus(method, MEAN) if intervals else ""))
         details = self.details.get(method, {})
         return [*cells, *(details.get(column, "") for column in self._detail_columns())]
+
+    def _plus_minus(self, method: str, column: str) -> str:
+        half = self.half_width(method, column)
+        return "" if half != half else f" ± {percent(half)}"
 
     def _shows_mean(self) -> bool:
         return self.has_mean and len(self.columns()) > 1
@@ -125,6 +218,10 @@ class ResultTable:
             method: {c: None if cell.value != cell.value else cell.value for c, cell in row.items()}
             for method, row in self.rows.items()
         }
+        intervals = {
+            method: {column: [*cell.interval] for column, cell in row.items() if cell.interval}
+            for method, row in self.rows.items()
+        }
         return {
             "title": self.title,
             "metric": self.metric,
@@ -133,20 +230,26 @@ class ResultTable:
             "rows": values,
             "numbers": numbers,
             "own_numbers": {method: row for method, row in row_numbers.items() if row},
+            "intervals": {method: row for method, row in intervals.items() if row},
+            "spread": self.spread,
             "details": self.details,
             "notes": self.notes,
             "has_mean": self.has_mean,
+            "parallel": self.parallel,
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "ResultTable":
         """Read what `to_json` returned, or a file of version 0.1, which has the title alone."""
+        checked(values, _KINDS, optional=_KINDS.keys() - {"title", "rows", "numbers"})
         numbers, row_numbers = values["numbers"], values.get("own_numbers", {})
+        intervals = values.get("intervals", {})  # not in files of version 0.1
         rows = {
             method: {
                 column: Cell(
                     _NAN if value is None else float(value),
                     row_numbers.get(method, {}).get(column, numbers.get(column)),
+                    Interval(*ends) if (ends := intervals.get(method, {}).get(column)) else None,
                 )
                 for column, value in row.items()
             }
@@ -160,6 +263,8 @@ class ResultTable:
             values.get("details", {}),
             values.get("notes", []),
             values.get("has_mean", True),
+            values.get("spread", BOOTSTRAP),
+            values.get("parallel", False),
         )
 
 
@@ -184,10 +289,13 @@ def tables_markdown(tables: Iterable[ResultTable]) -> str:
             "| row | " + " | ".join(headers) + " |",
             "| --- |" + " ---: |" * len(headers),
             *(
-                f"| {plain(method)} | " + " | ".join(map(plain, table.cells(method))) + " |"
+                f"| {plain(method)} | "
+                + " | ".join(map(plain, table.cells(method, intervals=True)))
+                + " |"
                 for method in table.rows
             ),
         ]
+        lines += [f"\n±: {plain(table.spread)}."] if table.has_intervals() else []
         lines += [f"\n{plain(note)}" for note in table.notes]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
@@ -197,16 +305,38 @@ def plain(text: object) -> str:
     """Escape text for Markdown, so that nothing in a name is read as markup."""
     # A line end would end the table's row, and `<` would begin HTML, which no backslash escapes.
     escaped = " ".join(str(text).split()).replace("<", "&lt;")
-    return re.sub(r"([|\[\]`*_!])", r"\\\1", escaped)
+    return re.sub(r"([\\|\[\]`*_!])", r"\\\1", escaped)
 
 
 def write_tables(to: Path, name: str, tables: Sequence[ResultTable]) -> None:
-    """Write `name.md` and `name.json` into a folder; refuse to overwrite files of others."""
-    check_pages(to / f"{name}.json", [to / f"{name}.md"], _are_tables)
+    """Write `name.md` and `name.json` into a folder; refuse to overwrite files of others.
+
+    The values of single questions, if the tables have them, are written to `name.parquet`.
+    """
+    data, pages = to / f"{name}.json", [to / f"{name}.md", to / f"{name}.parquet"]
+    check_pages(data, pages, _are_tables)
     to.mkdir(parents=True, exist_ok=True)
-    write_atomically(to / f"{name}.md", tables_markdown(tables))
     text = json.dumps(tables_to_json(tables), ensure_ascii=False, indent=1)
-    write_atomically(to / f"{name}.json", text + "\n")
+    with alone(data):
+        # The data go first: after a kill in between, they tell that the page is ours.
+        write_atomically(data, text + "\n")
+        write_atomically(pages[0], tables_markdown(tables))
+        _write_questions(pages[1], tables)
+
+
+def _write_questions(path: Path, tables: Sequence[ResultTable]) -> None:
+    """Write a row for each result that has them: its table, row and column, and the values."""
+    rows = [
+        {"table": table.title, "row": row, "column": column, "values": values}
+        for table in tables
+        for (row, column), values in table.questions.items()
+    ]
+    if not rows:  # nor may those of an earlier table stay
+        path.unlink(missing_ok=True)
+        return
+    with replacing(path) as temporary:
+        written = pa.Table.from_pylist(rows, QUESTIONS)
+        pq.write_table(written, temporary, compression="zstd")
 
 
 def _are_tables(values: Any) -> bool:
@@ -223,9 +353,9 @@ def tables_from_json(values: Any, path: Path) -> list[ResultTable]:
     """Return the tables of a parsed JSON file; `path` is for the error."""
     try:
         return [ResultTable.from_json(table) for table in values]
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise PrixError(
-            f"{path} does not hold result tables ({error!r}): expected the JSON that "
+            f"{path} does not hold result tables ({error}): expected the JSON that "
             "`prixlm evaluate --to` or `prixlm reproduce` wrote."
         ) from None
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -62,6 +63,15 @@ def _add_errors(app: FastAPI, workbench: Workbench, routers: Sequence[APIRouter]
             return error_answer(507, "the disk of the server is full.")
         text = "a file of the server is missing, perhaps because a folder is being replaced."
         return error_answer(503, text, {"Retry-After": "2"})
+
+    @app.exception_handler(UnicodeDecodeError)
+    @app.exception_handler(pa.ArrowInvalid)
+    async def doubt_table(_request: Request, error: ValueError) -> JSONResponse:
+        # The footer of a table of others is checked when it is opened; its pages, when they are
+        # read.
+        logger.error("a table cannot be read: %s", error)
+        text = "a table of the proposals or the KB is damaged: make it again, or download it again."
+        return error_answer(409, text)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:

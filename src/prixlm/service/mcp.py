@@ -16,6 +16,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from prixlm.errors import PrixError
+from prixlm.languages import normalise
 from prixlm.service import schemas
 from prixlm.service.workbench import Workbench
 
@@ -36,10 +37,10 @@ Limit = Annotated[int, Field(ge=1, le=50)]
 
 def make_server(bench: Workbench) -> "MCPServer[Any]":
     """Return a server with the tools of a workbench; `run("stdio")` serves them."""
-    languages = ", ".join(bench.status().languages)
-    server: MCPServer[Any] = MCPServer(
-        "prixlm", version=bench.version, instructions=_INSTRUCTIONS.format(languages=languages)
-    )
+    # The one text of a KB that an agent reads as an instruction: codes of real languages alone.
+    langs = [lang for lang in bench.status().languages if normalise(lang) == lang]
+    instructions = _INSTRUCTIONS.format(languages=", ".join(langs) or "several languages")
+    server: MCPServer[Any] = MCPServer("prixlm", version=bench.version, instructions=instructions)
     for tool in _make_tools(bench):
         server.tool(annotations=_READ_ONLY)(tool)
     return server

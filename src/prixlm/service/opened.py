@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import pyarrow as pa
+
 from prixlm.entities.names import NameIndex, build_names
 from prixlm.errors import PrixError
 from prixlm.kb.lookup import Lookup, build_lookup
 from prixlm.kb.store import KB
-from prixlm.proposals.tables import FUSION_FOLDER, find_proposals, read_manifest
+from prixlm.proposals.tables import FUSION_FOLDER, check_ids, find_proposals, read_manifest
 from prixlm.proposals.work import STATE_FILE, work_folders, work_kb
 from prixlm.service.answering.concepts import Concepts
 from prixlm.service.answering.reviewing import Review
@@ -92,7 +94,15 @@ class Opened:
             made_for = (self.manifest["kb"], self.manifest.get("fitted_on_kb"))
             if self.kb.fingerprint() not in made_for:
                 raise PrixError(f"{self.proposals} has proposals for another KB.")
-            self.review = Review(self.proposals, self.concepts, self.names)
+            sizes = (self.kb.num_entities, self.kb.num_relations, self.lookup.num_concepts)
+            check_ids(self.proposals, *sizes)
+            try:
+                self.review = Review(self.proposals, self.concepts, self.names)
+            except (UnicodeDecodeError, pa.ArrowInvalid) as error:
+                raise PrixError(
+                    f"the tables of {self.proposals} cannot be read ({error}): run `prixlm enrich` "
+                    "again."
+                ) from None
         found = {} if folders.work is None else work_folders(folders.work)
         self.model = folders.model or found.get("model")
         self.encoder = folders.encoder or found.get("encoder")

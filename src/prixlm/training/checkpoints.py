@@ -8,9 +8,10 @@ another fingerprint refuses it.
 """
 
 import json
+import logging
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,63 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
+from prixlm.config import checked
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, whole_folder
+from prixlm.files import disk_errors, read_json, whole_folder
 from prixlm.lm.model import ADAPTER
 
+logger = logging.getLogger(__name__)
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"
+_KINDS: dict[str, Any] = {
+    "step": int,
+    "best": float | None,
+    "num_worse": int,
+    "fingerprint": dict[str, Any],
+    "best_step": int,
+    "seconds": float,
+    "scaler": dict[str, float],
+}
+"""Kinds of the values of a state."""
+_NEWER = ("best_step", "seconds", "scaler")
+"""Those that runs of older versions do not have."""
+
+
+def is_point(point: float) -> bool:
+    """Tell whether a number names a point of a run: a share from 0 to 1, or a step above 1."""
+    return 0 <= point <= 1 or (point > 1 and float(point).is_integer())
+
+
+def parse_point(text: str) -> float:
+    """Read a point of a run: a share (`0.75`) or a step (`150000`, `150k`)."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(k?)", text.strip().lower().replace("_", ""))
+    # Rounded, because 1.1 * 1000 is not whole; `0.5k` is step 500, not a share.
+    point = -1.0 if match is None else float(match[1])
+    if match is not None and match[2]:
+        point = float(round(point * 1000))
+    if not is_point(point):
+        raise PrixError(
+            f"checkpoint {text}: expected a share of the run (0.75), or a step (150000 or 150k)."
+        )
+    return point
+
+
+def step_of(point: float, num_steps: int) -> int:
+    """Return the step of a point of a run that has `num_steps`."""
+    return round(point * num_steps) if point <= 1 else int(point)
+
+
+def steps_to_keep(points: Iterable[float], num_steps: int) -> set[int]:
+    """Return the steps whose checkpoints a run keeps: those of the points, and its last one."""
+    steps = {step_of(point, num_steps) for point in points} | {num_steps}
+    beyond = sorted(step for step in steps if step > num_steps)
+    if beyond:
+        logger.warning(
+            "no checkpoint at %s: the run ends at step %d", ", ".join(map(str, beyond)), num_steps
+        )
+    return steps - set(beyond)
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -44,12 +95,12 @@ def checkpoint_steps(run: Path) -> list[int]:
 def save_checkpoint(
     run: Path,
     state: dict[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    save_model: Callable[[nn.Module, Path], None],
+    moments: dict[str, Tensor],
+    save_model: Callable[[Path], None],
 ) -> None:
     """Write the checkpoint of `state["step"]`, unless it exists.
 
+    moments: of the optimizer, as `flatten_moments` names them.
     The caller holds the lock of the run's checkpoints: no other process writes any.
     """
     folder = checkpoint_folder(run, state["step"])
@@ -59,8 +110,8 @@ def save_checkpoint(
         shutil.rmtree(abandoned)
     shutil.rmtree(folder, ignore_errors=True)  # one whose removal was interrupted
     with saving(folder), whole_folder(folder) as temporary:
-        save_model(model, temporary)
-        save_file(_flatten(optimizer, model), str(temporary / _OPTIMIZER))
+        save_model(temporary)
+        save_file(moments, str(temporary / _OPTIMIZER))
         (temporary / _STATE).write_text(json.dumps(state), "utf-8")
 
 
@@ -120,18 +171,37 @@ def load_checkpoint(
         if state:
             # Copied: `load_file` maps the file into memory, at addresses that are not aligned.
             device = parameter.device
-            optimizer.state[parameter] = {k: v.to(device, copy=True) for k, v in state.items()}
+            optimizer.state[parameter] = {
+                key: _divided(value.to(device, copy=True), parameter)
+                for key, value in state.items()
+            }
 
 
 def _load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     # A PrixLM saves its backbone alone, so that transformers can load it; others save themselves.
     backbone: Any = getattr(model, "backbone", model)
+    own = backbone.state_dict()
+    weights = {
+        name: _divided(tensor, own[name]) if name in own else tensor
+        for name, tensor in weights.items()
+    }
     missing, unexpected = backbone.load_state_dict(weights, strict=False)
     # A projection that is tied to the embeddings is saved only once.
     tied = getattr(backbone, "all_tied_weights_keys", {})
     assert not unexpected and set(missing) <= set(tied), (missing, unexpected)
     if hasattr(backbone, "tie_weights"):
         backbone.tie_weights()
+
+
+def _divided(whole: Tensor, like: Tensor) -> Tensor:
+    """Return a process's part of a tensor if the weight that it belongs to is divided among them.
+
+    Every process has read the whole of it, so that nothing is sent.
+    """
+    if not isinstance(like, DTensor) or whole.shape != like.shape:  # Adam counts steps in a scalar
+        return whole
+    whole = whole.to(like.device)
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
 
 
 @contextmanager
@@ -152,12 +222,16 @@ def _newest_state(run: Path) -> dict[str, Any] | None:
     steps = checkpoint_steps(run)
     if not steps:
         return None
-    text = (checkpoint_folder(run, steps[-1]) / _STATE).read_text("utf-8")
-    state: dict[str, Any] = json.loads(text)
-    return state
+    folder = checkpoint_folder(run, steps[-1])
+    try:
+        return checked(read_json(folder / _STATE), _KINDS, optional=_NEWER)
+    except (OSError, ValueError) as error:
+        raise PrixError(
+            f"{folder} is damaged ({error}). Delete it to resume from the checkpoint before it."
+        ) from None
 
 
-def _flatten(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+def flatten_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimizer's moments as `parameter/moment`, for safetensors."""
     flat = {}
     for name, parameter in model.named_parameters():

@@ -43,7 +43,12 @@ def synchronise() -> None:
 
 
 def peak_memory() -> int:
-    """Return the peak memory of this process so far, in bytes."""
+    """Return the peak memory of this process so far, in bytes; on the GPU if there is one."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
+    return host_memory()
+
+
+def host_memory() -> int:
+    """Return the peak memory of this process on the host so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

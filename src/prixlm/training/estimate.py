@@ -4,6 +4,7 @@ Nothing is written. The model is made as the run would make it, a sample of fact
 a few updates on them are timed, in the run's precision: their rate and their memory are the run's.
 """
 
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,8 @@ from prixlm.kb.carried import count_carried
 from prixlm.kb.store import KB
 from prixlm.lm.encoding import Batch
 from prixlm.lm.model import PrixLM
-from prixlm.training.costs import RunCosts, peak_memory, synchronise
+from prixlm.training.checkpoints import steps_to_keep
+from prixlm.training.costs import RunCosts, host_memory, peak_memory, synchronise
 from prixlm.training.loop import autocast, choose_precision, make_optimizer
 from prixlm.training.pretrain import PretrainConfig, check_kb, make_model
 from prixlm.training.sampler import count_links, cut_batches
@@ -36,6 +38,9 @@ class PretrainEstimate(RunCosts):
     trained: int  # parameters that are not frozen
     links: int  # of one epoch
     dropped: float  # share of the sample that the length rule leaves out
+    host: int  # bytes of host memory, for each process of a run
+    processes: int = 1  # that the model is divided among (`--shard`)
+    divided: int = 0  # bytes of `memory` that are divided among them, not counted in it any more
 
     def as_text(self) -> str:
         """Return the figures as sentences."""
@@ -43,7 +48,23 @@ class PretrainEstimate(RunCosts):
             f"Would train {self._share()} ({self.pieces:,} pieces) on "
             f"{self.triples:,} triples and {self.links:,} links an epoch "
             f"({self.dropped:.1%} of a sample are too long).\n"
-            + self.costs_text("facts", _fragmentation())
+            + self.costs_text("facts", _memory_caveat(self.host))
+            + self._sharding()
+        )
+
+    def _sharding(self) -> str:
+        """Return what `--shard` makes of the memory; nothing without it."""
+        if not self.divided:
+            return ""
+        size = f"{self.divided / 2**30:.1f} GiB of weights, gradients and moments"
+        if self.processes == 1:
+            return (
+                f"\nThe memory is that of one process. --shard divides {size} among the processes "
+                "of torchrun: start the dry run under it, too, for the memory of each."
+            )
+        return (
+            f"\nThe memory is calculated for each of {self.processes} processes, which share "
+            f"{size}: less than was measured in one."
         )
 
     def _share(self) -> str:
@@ -67,15 +88,18 @@ def estimate_pretrain(
     # The length rule drops triples before training; links are dropped within their global batch,
     # so they count as steps even if they are too long.
     facts = round(triples * len(short) / len(sample)) + links
-    steps = config.epochs * -(-facts // config.batch)
+    steps = config.num_steps(-(-facts // config.batch))
     parameters = sum(parameter.numel() for parameter in model.backbone.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    num_kept = len({round(share * steps) for share in (*config.training.checkpoints, 1.0)})
+    num_kept = len(steps_to_keep(config.training.checkpoints, steps))
     # The weights and, of those that are trained, Adam's two moments; LoRA's weights come twice:
     # merged, and apart.
     checkpoint = 4 * parameters + 8 * trained + (0 if model.adapter is None else 4 * trained)
     tokens = float(np.mean([len(fact.ids) for fact in sample])) / 2  # of one entity's name
     cache = round(kb.num_entities * (8 + 4 * tokens))  # an offset and int32 ids for each name
+    arrays = 16 * facts + 32 * kb.num_entities  # of the sampler, on the host
+    processes = int(os.environ.get("WORLD_SIZE", "1")) if config.shard else 1
+    divided, saved = _divide(model, processes) if config.shard else (0, 0)
     return PretrainEstimate(
         parameters=parameters,
         trained=trained,
@@ -85,12 +109,25 @@ def estimate_pretrain(
         dropped=1 - len(short) / len(sample),
         steps=steps,
         facts_per_second=1 / (1 / rate + update / config.batch),
-        seconds=config.epochs * facts / rate + steps * update,
-        memory=peak_memory() + 16 * facts + 32 * kb.num_entities,  # and the sampler's arrays
+        seconds=min(config.epochs * facts, steps * config.batch) / rate + steps * update,
+        memory=peak_memory() - saved + (0 if torch.cuda.is_available() else arrays),
+        host=host_memory() + arrays,
         checkpoint=checkpoint,
         # One checkpoint to resume from and one being written, and the model at the end.
         disk=(num_kept + 2) * checkpoint + 4 * parameters + cache,
+        processes=processes,
+        divided=divided,
     )
+
+
+def _divide(model: PrixLM, processes: int) -> tuple[int, int]:
+    """Return the bytes that `--shard` divides among processes, and those that each saves by it."""
+    layers = [sum(p.numel() for p in layer.parameters()) for layer in model.kind.layers]
+    every = sum(parameter.numel() for parameter in model.parameters())
+    # A weight, its gradient and two moments, of 4 bytes each. During a pass, the embeddings and
+    # the head are whole, and one layer at a time: their weights, and then their gradients.
+    divided, whole = 16 * every, 8 * (every - sum(layers) + max(layers))
+    return divided, round((divided - whole) * (1 - 1 / processes))
 
 
 @dataclass(frozen=True)
@@ -196,6 +233,11 @@ def _measure(
     return rate, time.monotonic() - started
 
 
-def _fragmentation() -> str:
-    """Return a caveat for CPUs: varying batch sizes fragment the heap, up to twice as measured."""
-    return "" if torch.cuda.is_available() else ", up to twice that as the heap fragments"
+def _memory_caveat(host: int) -> str:
+    """Return where the memory is, for each process of a run.
+
+    On a CPU, varying batch sizes fragment the heap, up to twice what was measured.
+    """
+    if torch.cuda.is_available():
+        return f" on the GPU and {host / 2**30:.1f} GiB on the host, for each process"
+    return " for each process, up to twice that as the heap fragments"

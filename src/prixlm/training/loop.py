@@ -11,6 +11,7 @@ any moment resumes exactly as if it had not been. All processes start with the w
 """
 
 import ctypes
+import functools
 import importlib.util
 import json
 import math
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,12 +34,17 @@ from torch import Tensor, nn
 
 from prixlm.errors import PrixError, Stopped
 from prixlm.files import disk_errors, write_atomically
+from prixlm.reports.plots import read_metric
 from prixlm.training.checkpoints import (
     drop_checkpoints,
+    flatten_moments,
+    is_point,
     load_checkpoint,
     read_state,
     save_checkpoint,
+    steps_to_keep,
 )
+from prixlm.training.sharding import Sharding, whole_value
 from prixlm.types import Progress
 
 TRACKERS = ("tensorboard", "wandb")
@@ -45,8 +52,12 @@ NOT_IN_FINGERPRINT = ("checkpoints", "log_every", "save_every", "trackers")
 """Settings that do not affect what is learnt: a run may resume with other values."""
 
 _METRICS = "metrics.jsonl"
+_CUT = {"step": math.inf}
+"""What half a line says, which a kill left: it is after every step."""
 _BUCKET = 1 << 24
 """Gradient values that are summed over the processes in one message."""
+_SMALLEST_SCALE = 2.0**-10
+"""Scale of the loss of fp16 below which a gradient that is not finite is an error."""
 _RELEASE_EVERY = 25
 """Steps between returning free memory to the system. Varying batch sizes fragment glibc's heap:
 without this, a run of one hour held more than twice as much memory."""
@@ -61,12 +72,12 @@ class TrainingConfig:
     weight_decay: float = 0.0  # decoupled, as in AdamW
     warmup: float = 0.06  # share of the steps over which the learning rate rises
     clip: float = 1.0  # largest norm of the gradient
-    checkpoints: tuple[float, ...] = (0.0, 0.1, 0.75, 1.0)  # shares of the run that are kept
+    checkpoints: tuple[float, ...] = (0.0, 0.1, 0.75, 1.0)  # kept: shares of the run, or steps
     save_every: int = 500  # steps between checkpoints for resuming; only the newest is kept
     validate_every: int = 500  # steps between validations
     patience: int | None = None  # validations without improvement before an early stop; None: never
     log_every: int = 10  # steps between lines of metrics.jsonl
-    precision: str = "auto"  # auto (bf16 on a GPU that supports it), no, or bf16
+    precision: str = "auto"  # auto (bf16 on a GPU that supports it), no, bf16 or fp16
     trackers: tuple[str, ...] = ()  # tensorboard, wandb
     optimizer: str = "adam"  # or adagrad
     schedule: str = "linear"  # learning rate after the warm-up: linear (falls to 0) or constant
@@ -80,16 +91,17 @@ class TrainingConfig:
                 f"lr {self.lr}, clip {self.clip}, warmup {self.warmup}: expected lr and clip above "
                 "0, and warmup from 0 to 1."
             )
-        if any(not 0 <= share <= 1 for share in self.checkpoints):
+        if not all(map(is_point, self.checkpoints)):
             raise PrixError(
-                f"checkpoints {list(self.checkpoints)}: expected shares of the run, from 0 to 1."
+                f"checkpoints {list(self.checkpoints)}: expected shares of the run, from 0 to 1, "
+                "or steps: whole numbers above 1."
             )
         if self.optimizer not in ("adam", "adagrad"):
             raise PrixError(f"optimizer {self.optimizer}: expected adam or adagrad.")
         if self.schedule not in ("linear", "constant"):
             raise PrixError(f"schedule {self.schedule}: expected linear or constant.")
-        if self.precision not in ("auto", "no", "bf16"):
-            raise PrixError(f"precision {self.precision}: expected auto, no or bf16.")
+        if self.precision not in ("auto", "no", "bf16", "fp16"):
+            raise PrixError(f"precision {self.precision}: expected auto, no, bf16 or fp16.")
         if min(self.save_every, self.validate_every, self.log_every, self.patience or 1) < 1:
             raise PrixError("save_every, validate_every, log_every and patience must be 1 or more.")
         for name in self.trackers:
@@ -104,6 +116,7 @@ class Step:
     batches: list[Any]  # of this process
     normaliser: float  # the losses of all processes are summed and divided by this
     num_facts: int  # of all processes
+    spare: Any = None  # a small batch, to compute and not to count when other processes have more
 
 
 class Task(Protocol):
@@ -146,23 +159,30 @@ def train(
     config: TrainingConfig,
     run: Path,
     progress: Progress | None = None,
+    sharding: Sharding | None = None,
 ) -> dict[str, Any]:
     """Train up to the task's last step or an early stop; resume from the newest checkpoint.
 
     With patience, the model ends with the weights of the best validation. Returns the last step,
     the best validation loss and its step.
+    sharding: divides the model among the processes; None if each holds the whole.
     """
     precision = choose_precision(config.precision)
     trackers = [_check_tracker(name) for name in config.trackers]
     processes()  # the Accelerator reuses its state, which allows several processes on CPUs
     with disk_errors(run / _METRICS):
         run.mkdir(parents=True, exist_ok=True)
+        # The loop scales the loss of fp16 itself, so that a checkpoint can hold the scale.
+        mixed = "no" if precision == "fp16" else precision
         accelerator = Accelerator(
-            mixed_precision=precision, log_with=trackers or None, project_dir=str(run)
+            mixed_precision=mixed, log_with=trackers or None, project_dir=str(run)
         )
-        model = model.to(accelerator.device)
-        _own_weights(model)
-        loop = _Loop(model, task, config, run, accelerator, progress)
+        if sharding is not None:
+            sharding.place(accelerator.device)
+        else:
+            model = model.to(accelerator.device)
+            _own_weights(model)
+        loop = _Loop(model, task, config, run, accelerator, progress, sharding)
         with _signals() as received:
             return loop.run_all(received)
 
@@ -173,9 +193,15 @@ def processes() -> PartialState:
     return PartialState(cpu=use_cpu or not torch.accelerator.is_available())
 
 
+def is_first_process() -> bool:
+    """Tell whether this process is the first of `torchrun`'s; known before the group starts."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Return the context of a forward pass. precision: bf16 or no, as `choose_precision` says."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    """Return the context of a forward pass. precision: as `choose_precision` says."""
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=precision != "no")
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -197,21 +223,29 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
 
 def choose_precision(wanted: str) -> str:
-    """Return what `auto`, `no` or `bf16` means on this machine: `bf16` or `no`."""
+    """Return what a setting means on this machine: `bf16`, `fp16` or `no`.
+
+    fp16, for GPUs without bf16, is used only if it is asked for.
+    """
+    if wanted == "fp16":
+        if not torch.cuda.is_available() and not _cpu_multiplies("float16"):
+            raise PrixError("this machine does not support fp16: leave out --precision.")
+        return "fp16"
     if torch.cuda.is_available():
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         if wanted == "bf16" and not has_bf16:
-            raise PrixError("this GPU does not support bf16: leave out --precision.")
+            raise PrixError("this GPU does not support bf16: pass --precision fp16.")
         return "bf16" if has_bf16 and wanted != "no" else "no"
     # On a CPU, auto means no: bf16 has to be asked for.
-    if wanted == "bf16" and not _cpu_has_bf16():
+    if wanted == "bf16" and not _cpu_multiplies("bfloat16"):
         raise PrixError("this machine does not support bf16: leave out --precision.")
     return "bf16" if wanted == "bf16" else "no"
 
 
-def _cpu_has_bf16() -> bool:
-    """Multiply in a separate process: some machines report bf16 and crash when they use it."""
-    code = "import torch; a = torch.ones(512, 512, dtype=torch.bfloat16); a @ a"
+@functools.cache  # a process that imports torch takes seconds
+def _cpu_multiplies(dtype: str) -> bool:
+    """Multiply in a separate process: some machines report a type and crash when they use it."""
+    code = f"import torch; a = torch.ones(512, 512, dtype=torch.{dtype}); a @ a"
     attempt = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     return attempt.returncode == 0
 
@@ -233,17 +267,24 @@ class _Loop:
         run: Path,
         accelerator: Accelerator,
         progress: Progress | None,
+        sharding: Sharding | None,
     ) -> None:
+        self.sharding = sharding
         self.model, self.task, self.config, self.run = model, task, config, run
         self.accelerator, self.progress = accelerator, progress
         self.optimizer = make_optimizer(model, config)
+        self.precision = choose_precision(config.precision)
+        # Gradients of fp16 underflow: the loss is scaled up and they are scaled down again. In any
+        # other precision this does nothing.
+        self.scaler = torch.amp.GradScaler(
+            accelerator.device.type, enabled=self.precision == "fp16"
+        )
         self.step = 0  # updates so far
         self.best: float | None = None  # lowest validation loss
         self.best_step = 0
         self.num_worse = 0  # validations since the best one
         self.seconds = 0.0  # spent on updates, before and after resuming
-        self.kept = {round(share * task.num_steps) for share in config.checkpoints}
-        self.kept.add(task.num_steps)
+        self.kept = steps_to_keep(config.checkpoints, task.num_steps)
 
     def run_all(self, received: list[int]) -> dict[str, Any]:
         """Run all steps that are left. received: signals that came meanwhile."""
@@ -312,27 +353,46 @@ class _Loop:
         key = [self.config.seed, self.step, self.accelerator.process_index]
         torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
         totals = torch.zeros(2, device=self.accelerator.device)  # the loss, and a signal
-        for batch in step.batches:
-            with autocast(self.accelerator.device, self.accelerator.mixed_precision):
-                loss = self.task.loss(self.model, batch) / step.normaliser
-            self.accelerator.backward(loss)
+        for batch, weight in self._passes(step):
+            with autocast(self.accelerator.device, self.precision):
+                loss = weight * self.task.loss(self.model, batch) / step.normaliser
+            self.accelerator.backward(self.scaler.scale(loss))
             totals[0] += loss.detach()
         totals[1] = received[0] if received else 0
         if self.accelerator.num_processes > 1:
             totals[0] = self._sum(totals[0])
             # All processes stop after the same step, whichever of them received the signal.
             totals[1] = self.accelerator.gather(totals[1:]).max()
-            self._sum_gradients()
+            if self.sharding is None:
+                self._sum_gradients()
         # Check before the update, so that no checkpoint ever holds weights that are not finite.
         value = totals[0].item()
         self._check_finite("loss", value)
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip))
-        self._check_finite("gradient's norm", norm)
+        self.scaler.unscale_(self.optimizer)
+        norm = whole_value(nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip))
+        # Where a scaled gradient overflows, the scaler leaves out the update and halves the scale.
+        # All processes have the same sum of gradients, so they agree.
+        if not self.scaler.is_enabled() or self.scaler.get_scale() < _SMALLEST_SCALE:
+            self._check_finite("gradient's norm", norm)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.step + 1, self.task.num_steps)
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return value, norm, int(totals[1].item())
+
+    def _passes(self, step: Step) -> list[tuple[Any, float]]:
+        """Return the batches of this process with the weight of each.
+
+        Processes that share a model gather its weights together, so all make as many passes as the
+        one that has most; those beyond a process's own have weight 0.
+        """
+        passes = [(batch, 1.0) for batch in step.batches]
+        if self.sharding is not None:
+            count = torch.tensor([len(passes)], device=self.accelerator.device)
+            most = int(self.accelerator.gather(count).max().item())
+            passes += [(step.spare, 0.0)] * (most - len(passes))
+        return passes
 
     def _check_finite(self, what: str, value: float) -> None:
         if not math.isfinite(value):
@@ -402,7 +462,15 @@ class _Loop:
 
     def _save(self) -> None:
         """Write a checkpoint, and drop the ones that no rule keeps."""
-        if self.accelerator.is_main_process:
+        is_main = self.accelerator.is_main_process
+        save_model = partial(self.task.save, self.model)
+        if self.sharding is not None:
+            weights = self.sharding.gather_weights(keep=is_main)
+            moments = self.sharding.gather_moments(self.optimizer, keep=is_main)
+            save_model = partial(self.sharding.save, weights)
+        elif is_main:
+            moments = flatten_moments(self.optimizer, self.model)
+        if is_main:
             state = {
                 "step": self.step,
                 "best": self.best,
@@ -410,8 +478,9 @@ class _Loop:
                 "num_worse": self.num_worse,
                 "seconds": self.seconds,
                 "fingerprint": self.task.fingerprint,
+                "scaler": self.scaler.state_dict(),
             }
-            save_checkpoint(self.run, state, self.model, self.optimizer, self.task.save)
+            save_checkpoint(self.run, state, moments, save_model)
             # Only now are older ones dropped: there is always a complete one to resume from.
             best = {self.best_step} if self.config.patience is not None else set()
             drop_checkpoints(self.run, self.kept | best | {self.step})
@@ -429,12 +498,14 @@ class _Loop:
             self.step, self.best = state["step"], state["best"]
             self.best_step = state.get("best_step", state["step"])
             self.num_worse, self.seconds = state["num_worse"], state.get("seconds", 0.0)
+            if state.get("scaler"):  # empty in any precision but fp16
+                self.scaler.load_state_dict(state["scaler"])
         self.accelerator.wait_for_everyone()  # before the first process writes a checkpoint
         return state is not None
 
     def _share_weights(self) -> None:
         """Copy the weights of the first process to all others: they may have drawn other ones."""
-        if self.accelerator.num_processes > 1:
+        if self.accelerator.num_processes > 1 and self.sharding is None:
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 torch.distributed.broadcast(tensor.data, src=0)
 
@@ -442,7 +513,7 @@ class _Loop:
         path = self.run / _METRICS
         if self.accelerator.is_main_process and path.exists():
             lines = path.read_text("utf-8").splitlines()
-            kept = [line for line in lines if _step_of(line) <= after]
+            kept = [line for line in lines if (read_metric(line) or _CUT)["step"] <= after]
             write_atomically(path, "".join(line + "\n" for line in kept))
 
 
@@ -463,13 +534,6 @@ def _release_memory() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)
-
-
-def _step_of(line: str) -> float:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return math.inf  # half a line: the run was killed while writing it
 
 
 @contextmanager

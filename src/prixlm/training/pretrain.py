@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,30 @@ from torch import Tensor
 
 from prixlm.config import to_toml
 from prixlm.errors import PrixError
-from prixlm.files import check_kind, disk_errors, locked, write_atomically
+from prixlm.files import check_kind, disk_errors, first_alone, locked, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.bases import base_fingerprint
 from prixlm.lm.compact import CompactConfig, make_compact
 from prixlm.lm.descriptions import MAX_TOKENS
 from prixlm.lm.encoding import BatchEncoder, Facts
 from prixlm.lm.lineage import Lineage
-from prixlm.lm.model import SETTINGS, PrixLM, read_settings
-from prixlm.lm.token_cache import build_tokens, tokenizer_hash
+from prixlm.lm.model import SETTINGS, PrixLM, cached_tokens, read_settings
+from prixlm.lm.token_cache import tokenizer_hash
 from prixlm.lm.trim import pieces_to_keep
 from prixlm.reports.plots import plot_metrics
 from prixlm.romanise import READINGS, Reading, reading_version
 from prixlm.training.checkpoints import checkpoint_folder, checkpoint_steps, read_state, saving
-from prixlm.training.loop import NOT_IN_FINGERPRINT, Step, TrainingConfig, processes, train
+from prixlm.training.loop import (
+    NOT_IN_FINGERPRINT,
+    Step,
+    TrainingConfig,
+    is_first_process,
+    processes,
+    train,
+)
 from prixlm.training.lora import adapt
 from prixlm.training.sampler import FactSupply, SupplyConfig, cut_batches
+from prixlm.training.sharding import Sharding
 from prixlm.types import Array, Progress
 
 _START = "start-"
@@ -60,6 +69,7 @@ class PretrainConfig:
 
     base: str = "xlm-roberta-base"  # a name on the hub, a folder, or compact
     epochs: int = 5  # passes over the facts
+    steps: int | None = None  # updates, if fewer than the epochs have; None: all of them
     batch: int = 1024  # facts in one update
     token_budget: int = 16_384  # padded tokens in one pass through the model
     num_valid: int = 2000  # valid triples that the validation loss is measured on
@@ -71,6 +81,7 @@ class PretrainConfig:
     adapt: str = "full"  # train all weights, or lora: small matrices beside frozen ones
     lora_rank: int = 16  # rank of these matrices
     recompute: bool = False  # compute layers again in the backward pass: less memory, more time
+    shard: bool = False  # divide the model among the processes of torchrun (FSDP)
     supply: SupplyConfig = field(default_factory=SupplyConfig)  # which facts
     training: TrainingConfig = field(default_factory=TrainingConfig)  # how to train
     compact: CompactConfig = field(default_factory=CompactConfig)  # size, if base is compact
@@ -82,6 +93,8 @@ class PretrainConfig:
                 f"token_budget {self.token_budget}: expected 1 or more, and a token_budget of 64 "
                 "or more."
             )
+        if self.steps is not None and self.steps < 1:
+            raise PrixError(f"steps {self.steps}: expected 1 or more updates.")
         if not 0 <= self.descriptions <= MAX_TOKENS:
             raise PrixError(
                 f"--descriptions {self.descriptions}: expected 0 to {MAX_TOKENS} tokens."
@@ -98,6 +111,12 @@ class PretrainConfig:
         if self.base == "compact" and (self.adapt == "lora" or self.prefix == "both"):
             raise PrixError(
                 "a compact model is trained from random weights: leave out --adapt and --prefix."
+            )
+        if self.shard and self.training.precision == "fp16":
+            raise PrixError("--shard trains in bf16 or float32: leave out --precision fp16.")
+        if self.shard and self.adapt == "lora":
+            raise PrixError(
+                "--shard divides a model that is trained as a whole: leave out --adapt lora."
             )
         if self.keep is not None and not self.trim:
             raise PrixError("--keep requires --trim: it names a text whose pieces are kept.")
@@ -130,6 +149,11 @@ class PretrainConfig:
             raise PrixError(f"unknown preset {name}: expected {', '.join(presets)}.")
         return presets[name]
 
+    def num_steps(self, steps_an_epoch: int) -> int:
+        """Return the updates of a run: those of its epochs, or fewer if `steps` says so."""
+        whole = self.epochs * steps_an_epoch
+        return whole if self.steps is None else min(whole, self.steps)
+
     def fingerprint(self) -> str:
         """Return a hash of all settings that affect what is learnt.
 
@@ -140,7 +164,7 @@ class PretrainConfig:
             del values["training"][name]
         # A budget cuts the sum of a step into passes. It has to be free to fall when memory runs
         # out, so that it may change, like the number of processes, during a run.
-        del values["token_budget"], values["base"], values["recompute"]
+        del values["token_budget"], values["base"], values["recompute"], values["shard"]
         # Runs from before there was a choice can be resumed.
         if self.adapt == "full":
             del values["adapt"], values["lora_rank"]
@@ -172,33 +196,37 @@ def pretrain(
     to = Path(to)
     check_kb(kb, config)
     _check_folder(to)
-    state = processes()
     with disk_errors(to / "run.toml"):
         (to / "checkpoints").mkdir(parents=True, exist_ok=True)
-    with locked(to / "checkpoints") if state.is_main_process else nullcontext():
-        # The first process makes the tokenizer and the token cache; the others then find them.
-        with state.main_process_first():
+    with locked(to / "checkpoints") if is_first_process() else nullcontext():
+        # One process makes the tokenizer and the token cache; the others wait and find them. This
+        # is before the process group starts, which would give up waiting after ten minutes.
+        with first_alone(to / "checkpoints" / "first.lock"):
             model = _start(kb, to, config, progress)
-            model.recompute = config.recompute
-            task = PretrainTask(kb, model, config, progress)
+            cached_tokens(model, kb, progress)
+        model.recompute = config.recompute
+        task = PretrainTask(kb, model, config, progress)
+        state = processes()
         if state.is_main_process:
             with disk_errors(to / "run.toml"):
                 write_atomically(to / "run.toml", to_toml(config))
+        sharding = Sharding(model) if config.shard and state.num_processes > 1 else None
         try:
-            train(model, task, config.training, to, progress)
+            train(model, task, config.training, to, progress, sharding)
         finally:
             if state.is_main_process:
                 with suppress(OSError):  # of a full disk: the error of `train` reports it
                     plot_metrics(to)
         if model.adapter is not None:  # what is saved is a plain checkpoint
             model.adapter.merge()
+        weights = None if sharding is None else sharding.gather_weights(keep=state.is_main_process)
         if state.is_main_process:
             with saving(to / "model.safetensors"):
-                task.save(model, to)
+                model.save(to, weights)
             for start in (to / "checkpoints").glob(f"{_START}*"):
                 shutil.rmtree(start, ignore_errors=True)
         state.wait_for_everyone()  # no process returns before the model is written
-    return model
+    return model if sharding is None else PrixLM.load(to)
 
 
 def check_kb(kb: KB, config: PretrainConfig) -> None:
@@ -223,8 +251,13 @@ def check_kb(kb: KB, config: PretrainConfig) -> None:
         )
 
 
-def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None) -> PrixLM:
-    """Return the model that a run starts from: compact, or a base with new tokens."""
+def make_model(
+    kb: KB, config: PretrainConfig, progress: Progress | None = None, begun: Path | None = None
+) -> PrixLM:
+    """Return the model that a run starts from: compact, or a base with new tokens.
+
+    begun: a checkpoint of the run, perhaps of an older version: names are read as it reads them.
+    """
     seed, described = config.training.seed, config.descriptions
     if config.base == "compact":
         return make_compact(
@@ -233,6 +266,10 @@ def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None)
     texts = _texts_to_keep(config)
 
     def keep(tokenizer: Tokenizer) -> Array:
+        if begun is not None:
+            kept = Tokenizer.from_file(str(begun / "tokenizer.json")).get_vocab()
+            pieces = tokenizer.get_vocab().items()
+            return np.array(sorted(number for piece, number in pieces if piece in kept))
         return pieces_to_keep(
             kb, tokenizer, texts, progress, descriptions=described > 0, reading=config.reading
         )
@@ -245,6 +282,7 @@ def make_model(kb: KB, config: PretrainConfig, progress: Progress | None = None)
         descriptions=described,
         reading=config.reading,
         prefix=config.prefix,
+        spaced=begun is None or read_settings(begun).space,
     )
     if config.adapt == "lora":
         adapt(model, rank=config.lora_rank, seed=seed)
@@ -263,17 +301,20 @@ def _check_folder(to: Path) -> None:
 def _start(kb: KB, to: Path, config: PretrainConfig, progress: Progress | None) -> PrixLM:
     """Return the model of the newest checkpoint if there is one, else the model to start from.
 
-    Training a compact tokenizer twice gives different pieces, so one process makes the model and
-    all others, and a run that is killed before its first checkpoint, read it.
+    Training a compact tokenizer twice gives different pieces, so the first process that comes makes
+    the model, and all others, and a run that is killed before its first checkpoint, read it.
     """
     fingerprint = _fingerprint(kb, config)
-    if read_state(to, fingerprint) is not None and config.adapt == "full":
-        return PrixLM.load(checkpoint_folder(to, checkpoint_steps(to)[-1]))
+    if read_state(to, fingerprint) is not None:
+        newest = checkpoint_folder(to, checkpoint_steps(to)[-1])
+        if config.adapt == "full":
+            return PrixLM.load(newest)
+        return make_model(kb, config, progress, newest)  # the loop loads what was trained
     if config.base != "compact":
         return make_model(kb, config, progress)
     digest = hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest()
     start = to / "checkpoints" / f"{_START}{digest[:16]}"
-    if processes().is_main_process and not (start / SETTINGS).is_file():
+    if not (start / SETTINGS).is_file():  # the process that comes first, alone
         with saving(start):
             make_model(kb, config, progress).save(start)
     return PrixLM.load(start)
@@ -308,7 +349,7 @@ class PretrainTask:
     ) -> None:
         """Prepare tokens, facts and validation facts, and give the model its lineage."""
         self.config = config
-        cache = build_tokens(kb, model.encoder.tokenizer, progress, reading=model.settings.reading)
+        cache = cached_tokens(model, kb, progress)
         self.batches = BatchEncoder(model.encoder, kb, cache)
         self.supply = FactSupply(kb, self.batches, config.supply)
         self.valid = self._read_valid(kb, model)
@@ -321,15 +362,19 @@ class PretrainTask:
                 f"model has {model.max_length} positions: choose a smaller max_tokens."
             )
         self.steps_an_epoch = self.supply.num_blocks(config.batch)
-        self.num_steps = config.epochs * self.steps_an_epoch
+        self.num_steps = config.num_steps(self.steps_an_epoch)
         tokenizer = tokenizer_hash(model.encoder.tokenizer)
         # The config does not determine a compact tokenizer, so it is compared separately.
         self.fingerprint = _fingerprint(kb, config) | {"tokenizer": tokenizer}
+        self.fingerprint |= {"space": "yes"} if model.settings.space else {}
         self.lineage = self._describe(kb)
         model.settings = dataclasses.replace(model.settings, lineage=self.lineage)
 
     def steps(self, first: int, rank: int, world: int) -> Iterator[Step]:
         """Yield the steps from number `first` on, for process `rank` of `world`."""
+        yield from islice(self._steps_of_epochs(first, rank, world), self.num_steps - first)
+
+    def _steps_of_epochs(self, first: int, rank: int, world: int) -> Iterator[Step]:
         for epoch in range(first // self.steps_an_epoch, self.config.epochs):
             start = max(0, first - epoch * self.steps_an_epoch)
             for facts in self.supply.blocks(epoch, self.config.batch, start):
@@ -337,7 +382,8 @@ class PretrainTask:
                 # summed gradients are those of one process.
                 num_targets = self.batches.num_targets(facts).sum()
                 mine = facts.select(slice(rank, None, world))
-                yield Step(self._cut(mine), float(max(1, num_targets)), len(facts))
+                spare = facts.select(slice(0, 1))
+                yield Step(self._cut(mine), float(max(1, num_targets)), len(facts), spare)
 
     def loss(self, model: PrixLM, batch: Facts) -> Tensor:
         """Return the paper's loss, summed over the object tokens of a batch."""

@@ -143,3 +143,16 @@ def test_words_of_japanese_are_told_by_their_script() -> None:
     lexicon = Lexicon([], Language({"ベトナム": 1e-5, "語": 1e-3}))
     assert lexicon.frequencies("ベトナム語") == pytest.approx((4, 5))
     assert lexicon.frequencies("ベトナン語")[0] == 0
+
+
+def test_each_name_is_read_in_its_language() -> None:
+    osaka = thing(("en", "Osaka"), ("ja", "大阪"), own="大阪")
+    means = []
+    for lang in ("ja", "zh"):
+        kinds = Kinds([[0]], [osaka._replace(names=osaka.names[:1])], lang)
+        namer = Namer(("Hani",), {}, {}, Lexicon([]), kinds, lang=lang)
+        found = namer.candidates([osaka], [[0]])
+        assert found.text == ["大阪"]
+        means.append([column(found, name)[0] for name in ("sounds_like_mean", "kind_alike")])
+    assert means[0] == [100, 1], "osaka in all languages"
+    assert means[1][0] < 60 and means[1][1] < 0.6, "Mandarin reads it daban"

@@ -1,10 +1,12 @@
 """Interpolated n-grams of numbers."""
 
+from collections import Counter, defaultdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prixlm.enrichment.naming.ngrams import NGrams
+from prixlm.enrichment.naming.ngrams import NGrams, State, _count
 
 SEQUENCES = st.lists(st.lists(st.integers(1, 4), max_size=6), min_size=1, max_size=8)
 
@@ -37,3 +39,27 @@ def test_a_shortened_state_gives_the_same_probabilities(
 def test_what_was_seen_after_a_context_is_more_probable_there() -> None:
     ngrams = fit([[1, 2], [1, 2], [3, 4]])
     assert ngrams.probability(2, (1,)) > ngrams.probability(2, (3,))
+
+
+def count_slowly(sequences: list[list[int]], order: int) -> dict[State, Counter[int]]:
+    """Count every context of every position, then replace those that count distinct ones."""
+    counts: dict[State, Counter[int]] = defaultdict(Counter)
+    for sequence in sequences:
+        for end in range(1, len(sequence)):
+            for size in range(min(order, end + 1)):
+                counts[tuple(sequence[end - size : end])][sequence[end]] += 1
+    shorter: dict[State, Counter[int]] = defaultdict(Counter)
+    for context, following in counts.items():
+        if context:
+            for number in following:
+                shorter[context[1:]][number] += 1
+    for context, following in shorter.items():
+        if len(context) < order - 1 and not (context and context[0] == NGrams.START):
+            counts[context] = following
+    return dict(counts)
+
+
+@given(SEQUENCES, st.integers(1, 6))
+def test_counts_are_those_of_the_definition(sequences: list[list[int]], order: int) -> None:
+    whole = [[NGrams.START, *some, NGrams.END] for some in sequences]
+    assert _count(whole, order) == count_slowly(whole, order)

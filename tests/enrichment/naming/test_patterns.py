@@ -31,6 +31,16 @@ def test_words_in_the_same_order_are_left_to_the_order() -> None:
     assert pair_words(["church"], ["дом"]) is None
 
 
+def test_words_are_read_in_their_language() -> None:
+    own = ["京都", "大学"]
+    found = find_patterns(["kyoto", "university"], own, [" "], ("en", "ja"))
+    assert (("", "university"), ("", " 大学")) in found
+    assert not find_patterns(["kyoto", "university"], own, [" "], ("en", "zh"))
+    pairs = pair_words(["universidad", "kyoto"], own, ("es", "ja"))
+    assert pairs == [("universidad", "大学"), ("kyoto", "京都")]
+    assert pair_words(["universidad", "kyoto"], own, ("es", "zh")) is None
+
+
 def test_a_pattern_of_one_name_is_not_used() -> None:
     one = find_patterns(["kupa", "island"], ["остров", "купа"], [" "])
     two = find_patterns(["moro", "island"], ["остров", "моро"], [" "])

@@ -49,3 +49,11 @@ def test_a_skeleton_keeps_the_classes_of_consonants() -> None:
     assert skeleton("israel") == skeleton("izrail") == "264"
     assert skeleton("hebron") == skeleton("khevron") == "165"
     assert skeleton("aeiouhwy 12") == ""
+
+
+def test_japanese_words_are_found_by_their_japanese_sound() -> None:
+    words = ["東京", "大阪", "富士"]
+    assert Sounds(words, "ja").near("Osaka")[0][0] == "大阪"
+    assert not Sounds(words, "zh").near("Osaka"), "Mandarin reads it daban"
+    assert Sounds(["осака"]).near("大阪", "ja")[0][0] == "осака"
+    assert not Sounds(["осака"]).near("大阪", "zh")

@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from prixlm.arrays import group_starts, rank_in_group
 from prixlm.enrichment.naming.endings import Endings
 from prixlm.enrichment.naming.vocabulary import Spelling, Vocabulary
 from prixlm.enrichment.naming.writing import Casing, NameWriter, is_capital
-from prixlm.languages import script_of_text
+from prixlm.languages import script_of_text, word_frequencies
 from prixlm.romanise import romanise
 from prixlm.types import Array
 
@@ -101,13 +102,19 @@ class Candidates:
 class Language:
     """What is known of a language without its names: frequent words, and how they are spelt."""
 
-    def __init__(self, frequencies: Mapping[str, float]) -> None:
+    def __init__(self, frequencies: Mapping[str, float], lang: str | None = None) -> None:
         """frequencies: share of all text by word; empty if the language has no such list."""
         self.vocabulary = Vocabulary(frequencies)
         self.spelling: Spelling | None = None
         if frequencies:
-            self.vocabulary.read(NUM_READ)
+            self.vocabulary.read(NUM_READ, lang)
             self.spelling = Spelling(self.vocabulary.most_frequent(NUM_SPELT))
+
+    @staticmethod
+    @lru_cache(maxsize=2)
+    def of(lang: str) -> "Language":
+        """Return what is known of a language, read once: it takes seconds, whatever the KB is."""
+        return Language(word_frequencies(lang), lang)
 
 
 class Lexicon:
@@ -165,6 +172,7 @@ class Namer:
     lexicon: Lexicon
     kinds: "Kinds"
     foreign: tuple[str, ...] = ()  # other scripts that some of the language's names are in
+    lang: str | None = None  # the language; None: names are read without knowing it
     writes: bool = True  # False: only names that are taken over
 
     def can_read(self, name: str) -> bool:
@@ -355,17 +363,13 @@ class Namer:
         from rapidfuzz import fuzz
 
         sources = [[name for name, _, _ in thing.names] for thing in things]
-        flat = romanise([name for names in sources for name in names])
-        ends = np.cumsum([len(names) for names in sources]).tolist()
-        readings = [
-            sorted(set(flat[end - len(names) : end]))
-            for names, end in zip(sources, ends, strict=True)
-        ]
+        readings = _readings(things)
         capitals = [_mean([is_capital(name) for name in names]) for names in sources]
         lower = [_mean([_lower_words(name) for name in names]) for names in sources]
         length = [_mean([len(name) for name in names]) for names in sources]
+        read = romanise(texts, self.lang)
         rows = []
-        for row, text, reading in zip(owner.tolist(), texts, romanise(texts), strict=True):
+        for row, text, reading in zip(owner.tolist(), texts, read, strict=True):
             alike = [fuzz.ratio(reading, other) for other in readings[row]]
             rows.append(
                 (
@@ -386,6 +390,20 @@ class Namer:
     def _share_in_script(self, text: str) -> float:
         letters = [script_of_text(letter) in self.scripts for letter in text if letter.isalpha()]
         return _mean(letters)
+
+
+def _readings(things: Sequence[Thing]) -> list[list[str]]:
+    """Return the distinct readings of each thing's names, each name in its language.
+
+    Of several languages that use a name, the first one decides: it differs for Chinese characters.
+    """
+    names = [(name, langs[0]) for thing in things for name, langs, _ in thing.names]
+    flat = romanise([name for name, _ in names], [lang for _, lang in names])
+    ends = np.cumsum([len(thing.names) for thing in things]).tolist()
+    return [
+        sorted(set(flat[end - len(thing.names) : end]))
+        for thing, end in zip(things, ends, strict=True)
+    ]
 
 
 def _source(thing: Thing, candidate: _Candidate) -> str:
@@ -446,9 +464,14 @@ class Kinds:
     -ская. Both show in the relations.
     """
 
-    def __init__(self, kind: Sequence[Sequence[int]], things: Sequence[Thing]) -> None:
-        """Learn from things with a name. kind: relations of each thing, (things) lists."""
-        values = _naming_values(things)
+    def __init__(
+        self, kind: Sequence[Sequence[int]], things: Sequence[Thing], lang: str | None = None
+    ) -> None:
+        """Learn from things with a name. kind: relations of each thing, (things) lists.
+
+        lang: the language of the names.
+        """
+        values = _naming_values(things, lang)
         # A script without capitals has no value in the last column: its mean is 0.
         known = np.maximum(1, (~np.isnan(values)).sum(axis=0))
         self._mean = np.nansum(values, axis=0) / known
@@ -498,13 +521,15 @@ def _ending(text: str, size: int) -> str:
     return f"{size}{text[-size:].lower()}"
 
 
-def _naming_values(things: Sequence[Thing]) -> Array:
+def _naming_values(things: Sequence[Thing], lang: str | None) -> Array:
     """Return how alike each own name reads, whether it is taken over, its capital: (things, 3)."""
     from rapidfuzz import fuzz
 
     values = np.zeros((len(things), 3))
-    for row, thing in enumerate(things):
-        own, *others = romanise([thing.own or "", *(name for name, _, _ in thing.names)])
+    own_read = romanise([thing.own or "" for thing in things], lang)
+    for row, (thing, own, others) in enumerate(
+        zip(things, own_read, _readings(things), strict=True)
+    ):
         values[row] = (
             max(fuzz.ratio(own, other) for other in others) / 100,
             is_taken(thing),

@@ -393,8 +393,9 @@ class ChunkModel:
         found = self._memo.get(key)
         if found is None:
             numbers = self._by_source[source]
+            values = self.ngrams.probabilities(numbers, state)
             scored = [
-                (math.log(self.ngrams.probability(number, state)), number) for number in numbers
+                (math.log(value), number) for value, number in zip(values, numbers, strict=True)
             ]
             found = [
                 (log, self.ngrams.shorten((*state, number)), self._targets[number])

@@ -25,15 +25,22 @@ class NGrams:
 
     def probability(self, number: int, context: State) -> float:
         """Return P(number | context), interpolated over all suffixes of the context."""
-        value = 1.0 / self._size
+        return self.probabilities([number], context)[0]
+
+    def probabilities(self, numbers: Sequence[int], context: State) -> list[float]:
+        """Return P(number | context) of several numbers; the suffixes are looked up once."""
+        values = [1.0 / self._size] * len(numbers)
         for size in range(len(context) + 1):
             suffix = context[len(context) - size :]
             counts = self._counts.get(suffix)
             if counts is None:
                 break
-            held = max(counts.get(number, 0) - _DISCOUNT, 0)
-            value = (held + _DISCOUNT * len(counts) * value) / self._totals[suffix]
-        return value
+            total, backoff = self._totals[suffix], _DISCOUNT * len(counts)
+            for place, number in enumerate(numbers):
+                # A number that follows the context was counted once or more, so none is below 0.
+                held = counts[number] - _DISCOUNT if number in counts else 0.0
+                values[place] = (held + backoff * values[place]) / total
+        return values
 
     def shorten(self, state: State) -> State:
         """Return the longest suffix that was seen as a context."""
@@ -43,23 +50,25 @@ class NGrams:
         return state
 
 
-def _count(sequences: Sequence[Sequence[int]], order: int) -> dict[State, Counter[int]]:
+def _count(sequences: Sequence[Sequence[int]], order: int) -> dict[State, dict[int, int]]:
     """Return the Kneser-Ney counts of what follows each context.
 
     The longest contexts, and those at the start of a sequence, count occurrences. Shorter ones
     count the distinct contexts, longer by one, in which a number occurs.
     """
-    counts: dict[State, Counter[int]] = defaultdict(Counter)
-    for sequence in sequences:
-        for end in range(1, len(sequence)):
-            for size in range(min(order, end + 1)):
-                counts[tuple(sequence[end - size : end])][sequence[end]] += 1
-    shorter: dict[State, Counter[int]] = defaultdict(Counter)
-    for context, following in counts.items():
-        if context:
+    # One n-gram for each position: the longest one, or the one that begins with START. All others
+    # follow from these: a context of k numbers is a context of k + 1 without its first one.
+    seen = Counter(
+        tuple(sequence[max(0, end - order + 1) : end + 1])
+        for sequence in sequences
+        for end in range(1, len(sequence))
+    )
+    by_size: list[dict[State, dict[int, int]]] = [defaultdict(dict) for _ in range(order)]
+    for ngram, number in seen.items():
+        by_size[len(ngram) - 1][ngram[:-1]][ngram[-1]] = number
+    for longer, shorter in zip(by_size[:0:-1], by_size[-2::-1], strict=True):
+        for context, following in longer.items():
+            counts = shorter[context[1:]]
             for number in following:
-                shorter[context[1:]][number] += 1
-    for context, following in shorter.items():
-        if len(context) < order - 1 and not (context and context[0] == NGrams.START):
-            counts[context] = following
-    return dict(counts)
+                counts[number] = counts.get(number, 0) + 1
+    return {context: dict(counts) for some in by_size for context, counts in some.items()}

@@ -25,6 +25,8 @@ _PSEUDO = 2.0
 """Pseudo-count of names by which a pattern counts for less than what is written word by word."""
 
 Affixes = tuple[str, str]
+Langs = tuple[str | None, str | None]
+"""Languages of the source and of the name that is written; None if they are not known."""
 
 
 class Pattern(NamedTuple):
@@ -45,18 +47,21 @@ class Around(NamedTuple):
 
 
 def find_patterns(
-    source: Sequence[str], own: Sequence[str], separators: Sequence[str]
+    source: Sequence[str],
+    own: Sequence[str],
+    separators: Sequence[str],
+    langs: Langs = (None, None),
 ) -> list[Pattern]:
     """Return the patterns that two linked names show.
 
-    source, own: words in lower case. separators: those between the words of `own`.
+    source, own: words in lower case. separators: those between the words of `own`. langs: the
+    languages of source and own, which decide how Chinese characters are read.
     """
     from rapidfuzz import fuzz
 
     if not 0 < len(source) <= _MOST_WORDS or not 0 < len(own) <= _MOST_WORDS:
         return []
-    read = romanise([*source, *own])
-    source_read, own_read = read[: len(source)], read[len(source) :]
+    source_read, own_read = romanise(source, langs[0]), romanise(own, langs[1])
     found = []
     for start, end in _runs(len(source)):
         part = " ".join(source_read[start:end])
@@ -80,7 +85,9 @@ def find_patterns(
     return found
 
 
-def pair_words(source: Sequence[str], own: Sequence[str]) -> list[tuple[str, str]] | None:
+def pair_words(
+    source: Sequence[str], own: Sequence[str], langs: Langs = (None, None)
+) -> list[tuple[str, str]] | None:
     """Return the words of two linked names that belong together, or None if that is not known.
 
     Words that sound alike belong together, the most similar first. One word that is left on both
@@ -90,8 +97,7 @@ def pair_words(source: Sequence[str], own: Sequence[str]) -> list[tuple[str, str
 
     if not 0 < len(source) <= _MOST_WORDS or not 0 < len(own) <= _MOST_WORDS:
         return None
-    read = romanise([*source, *own])
-    source_read, own_read = read[: len(source)], read[len(source) :]
+    source_read, own_read = romanise(source, langs[0]), romanise(own, langs[1])
     similar = sorted(
         (-fuzz.ratio(a, b), i, j) for i, a in enumerate(source_read) for j, b in enumerate(own_read)
     )

@@ -19,11 +19,13 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from prixlm.enrichment.naming.ngrams import NGrams
+from prixlm.enrichment.naming.ngrams import NGrams, State
 from prixlm.romanise import romanise
 
 _ORDER = 5
 """Letters of the longest n-gram of `Spelling`."""
+_MOST_STEPS = 1 << 18
+"""Steps of `Spelling` that are kept in memory."""
 _MOST_OF_A_SOUND = 200
 """Words of one skeleton, at most: the most frequent ones."""
 _ALIKE = 60.0
@@ -57,9 +59,9 @@ class Vocabulary:
         self._names: list[str] = []
         self.sounds: Sounds | None = None  # of the frequent words, if `read` was called
 
-    def read(self, most: int) -> None:
+    def read(self, most: int, lang: str | None = None) -> None:
         """Romanise the most frequent words, so that they can be found by their sound."""
-        self.sounds = Sounds(self.most_frequent(most))
+        self.sounds = Sounds(self.most_frequent(most), lang)
 
     def with_names(self, words: Iterable[str]) -> "Vocabulary":
         """Return these words and further ones, whose frequency is not known."""
@@ -88,7 +90,8 @@ class Vocabulary:
 
     def most_frequent(self, number: int) -> list[str]:
         """Return the most frequent words, the most frequent first."""
-        return sorted(self._zipf, key=lambda word: (-self._zipf[word], word))[:number]
+        # Both sorts are stable, so that words of one frequency stay in alphabetical order.
+        return sorted(self._words, key=self._zipf.__getitem__, reverse=True)[:number]
 
 
 def _has(words: Sequence[str], word: str) -> bool:
@@ -105,21 +108,21 @@ def _has_prefix(words: Sequence[str], prefix: str) -> bool:
 class Sounds:
     """Known words by their sound, whatever the rules of a transliteration are."""
 
-    def __init__(self, words: Sequence[str]) -> None:
-        """words: the most frequent first."""
+    def __init__(self, words: Sequence[str], lang: str | None = None) -> None:
+        """words: the most frequent first. lang: their language."""
         self._words: dict[str, list[str]] = defaultdict(list)
         self._readings: dict[str, list[str]] = defaultdict(list)
-        for word, reading in zip(words, romanise(words), strict=True):
+        for word, reading in zip(words, romanise(words, lang), strict=True):
             key = skeleton(reading)
             if key and len(self._words[key]) < _MOST_OF_A_SOUND:
                 self._words[key].append(word)
                 self._readings[key].append(reading)
 
-    def near(self, word: str, most: int = 3) -> list[tuple[str, float]]:
+    def near(self, word: str, lang: str | None = None, most: int = 3) -> list[tuple[str, float]]:
         """Return known words that sound like a word of any language, with their similarity."""
         from rapidfuzz import fuzz, process
 
-        [reading] = romanise([word])
+        [reading] = romanise([word], lang)
         key = skeleton(reading)
         if key not in self._words:
             return []
@@ -150,6 +153,8 @@ class Spelling:
             len(self._numbers) + 2,  # the end, and one for all letters that were never seen
         )
         self._memo: dict[str, float] = {}
+        # Log-probability of a number after a state, and the state after it: words share most.
+        self._steps: dict[tuple[State, int], tuple[float, State]] = {}
 
     def _number(self, letter: str) -> int:
         return self._numbers.get(letter, len(self._numbers) + 1)
@@ -158,13 +163,24 @@ class Spelling:
         """Return the mean log-probability of a word's letters and of its end."""
         found = self._memo.get(word)
         if found is None:
-            state: tuple[int, ...] = (NGrams.START,)
+            state: State = (NGrams.START,)
             total = 0.0
             for number in (*map(self._number, word), NGrams.END):
-                total += math.log(self._ngrams.probability(number, state))
-                state = self._ngrams.shorten((*state, number))
+                step = self._steps.get((state, number))
+                if step is None:
+                    step = self._step(state, number)
+                total += step[0]
+                state = step[1]
             found = total / (len(word) + 1)
             if len(self._memo) > 1 << 17:
                 self._memo.clear()
             self._memo[word] = found
         return found
+
+    def _step(self, state: State, number: int) -> tuple[float, State]:
+        if len(self._steps) > _MOST_STEPS:
+            self._steps.clear()
+        step = math.log(self._ngrams.probability(number, state))
+        after = self._ngrams.shorten((*state, number))
+        self._steps[state, number] = step, after
+        return step, after

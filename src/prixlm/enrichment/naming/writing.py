@@ -15,11 +15,11 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prixlm.enrichment.naming.chunks import MAX_LETTERS, ChunkModel, align_pairs, usable_chunks
-from prixlm.enrichment.naming.patterns import Patterns, find_patterns, pair_words
+from prixlm.enrichment.naming.patterns import Langs, Patterns, find_patterns, pair_words
 from prixlm.enrichment.naming.vocabulary import Vocabulary
 from prixlm.languages import script_of_text
 from prixlm.romanise import romanise
@@ -78,12 +78,14 @@ def split_name(name: str) -> Parts:
 class Accents:
     """How many accents words have: a Greek word of several syllables has one, wherever it is."""
 
-    def __init__(self, words: Iterable[str]) -> None:
+    def __init__(self, words: Iterable[str], lang: str | None = None) -> None:
+        """lang: the language of the words."""
         distinct = sorted(set(words))
+        self._lang = lang
         self._counts: dict[int, Counter[int]] = defaultdict(Counter)
         self._has_any = any(map(_num_accents, distinct))
         if self._has_any:
-            for word, size in zip(distinct, _num_syllables(distinct), strict=True):
+            for word, size in zip(distinct, _num_syllables(distinct, lang), strict=True):
                 self._counts[size][_num_accents(word)] += 1
 
     def probabilities(self, words: Sequence[str]) -> list[float]:
@@ -92,13 +94,13 @@ class Accents:
             return [1.0] * len(words)
         return [
             (self._counts[size][_num_accents(word)] + 0.5) / (self._counts[size].total() + 1)
-            for word, size in zip(words, _num_syllables(words), strict=True)
+            for word, size in zip(words, _num_syllables(words, self._lang), strict=True)
         ]
 
 
-def _num_syllables(words: Sequence[str]) -> list[int]:
+def _num_syllables(words: Sequence[str], lang: str | None) -> list[int]:
     """Return the number of runs of vowels in each word as it is romanised, at most 4."""
-    return [min(4, len(_VOWELS.findall(reading))) for reading in romanise(words)]
+    return [min(4, len(_VOWELS.findall(reading))) for reading in romanise(words, lang)]
 
 
 def _num_accents(word: str) -> int:
@@ -160,6 +162,7 @@ class NameWriter:
                     self._separators[pair[0]][pair[1]] += 1
         self._patterns = Patterns(examples.patterns[row] for row in chosen)
         self._accents = examples.accents
+        self._source_lang = examples.langs[0]
         aligned = [examples.aligned[unit] for unit in chunks if unit in examples.aligned]
         self._letters = ChunkModel(usable_chunks(aligned))
         self._can_spell = len(aligned) >= _MIN_PAIRS
@@ -167,12 +170,18 @@ class NameWriter:
         self._word_by_word = (names[True] + 0.5) / (names.total() + 1)
         self._cache: dict[str, list[tuple[str, float]]] = {}
         self._logs: dict[tuple[str, str], float] = {}
+        self._best: dict[str, tuple[float, float]] = {}
         self._recent: dict[str, dict[str, float]] = {}
 
     @classmethod
-    def fit(cls, pairs: Sequence[tuple[str, str]], scripts: Sequence[str]) -> "NameWriter":
+    def fit(
+        cls,
+        pairs: Sequence[tuple[str, str]],
+        scripts: Sequence[str],
+        langs: Langs = (None, None),
+    ) -> "NameWriter":
         """Learn from pairs of a source name and the name in the language."""
-        return cls(Examples(pairs, scripts))
+        return cls(Examples(pairs, scripts, langs))
 
     def write(self, name: str, most: int = 12) -> list[Written]:
         """Return ways to write a name, the most probable first; empty if there is no evidence."""
@@ -290,7 +299,7 @@ class NameWriter:
 
     def _by_sound(self, word: str) -> list[tuple[str, float]]:
         sounds = self._vocabulary.sounds if self._vocabulary is not None else None
-        return sounds.near(word) if sounds is not None else []
+        return sounds.near(word, self._source_lang) if sounds is not None else []
 
     def _priors(self, texts: Sequence[str]) -> list[float]:
         """Return how much spellings gain by their accents, and by being known words."""
@@ -323,28 +332,44 @@ class NameWriter:
         found = self._logs.get(key)
         if found is None:
             shares = dict(self._unit(word))
-            found = math.log(max(_LEAST, shares.get(text) or self._share(word, text, shares)))
+            found = math.log(max(_LEAST, shares.get(text) or self._share(word, text)))
             if len(self._logs) >= _CACHED:
                 self._logs.clear()
             self._logs[key] = found
         return found
 
-    def _share(self, word: str, text: str, shares: Mapping[str, float]) -> float:
+    def _share(self, word: str, text: str) -> float:
         """Return the probability of a spelling that is not among the best ones of a word.
 
-        shares: of the best ones. It is compared with the best of them that letters can write.
+        It is compared with the best one that letters can write.
         """
         if not self._can_spell or max(len(word), len(text)) > MAX_LETTERS:
             return 0.0
-        joint = self._letters.joint(word, text)
+        share, log_of_best = self._best_spelled(word)
+        joint = self._letters.joint(word, text) if share else -math.inf
         if joint == -math.inf:
             return 0.0
-        for best, share in shares.items():
-            other = self._letters.joint(word, best)
-            if other > -math.inf:
-                prior, prior_of_best = self._priors([text, best])
-                return min(share, share * prior / prior_of_best * math.exp(joint - other))
-        return 0.0
+        [prior] = self._priors([text])
+        return min(share, share * prior * math.exp(joint - log_of_best))
+
+    def _best_spelled(self, word: str) -> tuple[float, float]:
+        """Return the share of the best spelling that letters can write, and its log-weight.
+
+        The weight is that of the letters and of the prior; the share is 0 if there is no such one.
+        """
+        found = self._best.get(word)
+        if found is None:
+            found = (0.0, 0.0)
+            for best, share in self._unit(word):
+                log = self._letters.joint(word, best)
+                if log > -math.inf:
+                    [prior] = self._priors([best])
+                    found = (share, log + math.log(prior))
+                    break
+            if len(self._best) >= _CACHED:
+                self._best.clear()
+            self._best[word] = found
+        return found
 
 
 class Examples:
@@ -354,13 +379,22 @@ class Examples:
     n-gram of theirs; only the probabilities of single chunks have seen them.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, str]], scripts: Sequence[str]) -> None:
-        """pairs: a source name and the name in the language. scripts: of the language."""
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        scripts: Sequence[str],
+        langs: Langs = (None, None),
+    ) -> None:
+        """pairs: a source name and the name in the language. scripts: of the language.
+
+        langs: the source language and the language itself.
+        """
+        self.langs = langs
         self.parts = [
             (split_name(source.lower()), split_name(own.lower())) for source, own in pairs
         ]
         paired = [
-            pair_words(source.words, own.words) if len(own.words) > 1 else None
+            pair_words(source.words, own.words, langs) if len(own.words) > 1 else None
             for source, own in self.parts
         ]
         self.units = [
@@ -372,13 +406,14 @@ class Examples:
             for (source, own), pairs in zip(self.parts, paired, strict=True)
         ]
         self.patterns = [
-            find_patterns(source.words, own.words, own.separators) for source, own in self.parts
+            find_patterns(source.words, own.words, own.separators, langs)
+            for source, own in self.parts
         ]
         written = {unit: None for units in self.units for unit in units}
         # Letters are learnt from words in the language's script; a Latin word in a Greek name is
         # kept as a known word.
         spelled = [unit for unit in written if script_of_text(unit[1]) in scripts]
-        self.accents = Accents(own for _, own in spelled)
+        self.accents = Accents((own for _, own in spelled), langs[1])
         found = align_pairs(spelled)
         self.aligned = {
             unit: aligned for unit, aligned in zip(spelled, found, strict=True) if aligned

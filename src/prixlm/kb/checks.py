@@ -1,0 +1,150 @@
+"""Checks of Parquet tables that others may have written: columns, types, nulls and ranges of ids.
+
+    check_table(path, SCHEMAS["triples"], "Import the KB again.", bounds={"subject": 812})
+
+Only the footer is read, and columns of lists, whose nulls it does not tell. The footer has the type
+of each column and, for each row group, how many values are null and which are the least and the
+greatest. So a table that is not what we write is refused in one line where it is opened, not by an
+error deep in a query. A footer can lie about the values: then what is read is wrong, as it would be
+with other values.
+"""
+
+import os
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from prixlm.errors import PrixError
+from prixlm.files import quote_path
+
+# DuckDB reads them, because Arrow's reader of statistics ends the process (std::terminate) where
+# a flipped bit gives a column another type. What another tool wrote need not have any: null.
+# Inside of lists, a column has a path such as `origin, list, element`.
+_STATISTICS = """
+    SELECT path_in_schema, sum(stats_null_count), bool_and(stats_null_count IS NOT NULL),
+        min(try_cast(coalesce(stats_min_value, stats_min) AS DOUBLE)),
+        max(try_cast(coalesce(stats_max_value, stats_max) AS DOUBLE))
+    FROM parquet_metadata({path}) GROUP BY ALL
+"""
+
+
+def check_table(
+    path: Path,
+    schema: pa.Schema,
+    remedy: str,
+    *,
+    nullable: Container[str] = (),
+    optional: Container[str] = (),
+    bounds: Mapping[str, int] | None = None,
+    shares: Container[str] = (),
+) -> int:
+    """Refuse a table that is not what we write; return its number of rows.
+
+    nullable, optional: columns that may have nulls, or be missing.
+    bounds: columns of ids, each with the number of ids that there are.
+    shares: columns of numbers from 0 to 1.
+    """
+    try:
+        footer = pq.read_metadata(path)
+        found = footer.schema.to_arrow_schema()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise PrixError(f"{path} cannot be read ({reason}). {remedy}") from None
+    for field in schema:
+        number = found.get_all_field_indices(field.name)
+        if len(number) > 1 or (not number and field.name not in optional):
+            raise PrixError(f"{path} has {len(number)} columns {field.name}, expected 1. {remedy}")
+        if number and found.field(number[0]).type != field.type:
+            kind = str(found.field(number[0]).type)[:100]
+            raise PrixError(f"{path}: {field.name} is {kind}, expected {field.type}. {remedy}")
+    statistics = _read_statistics(path, remedy)
+    for one in statistics:
+        if one.name in schema.names:
+            bound = (bounds or {}).get(one.name)
+            wrong = one.find_wrong(one.name not in nullable, bound, one.name in shares)
+            if wrong is not None:
+                raise PrixError(f"{path}: {one.name} {wrong}. {remedy}")
+    _check_lists(path, schema, statistics, remedy)
+    return int(footer.num_rows)
+
+
+def read_checked(path: Path, schema: pa.Schema, remedy: str) -> pa.Table:
+    """Read the columns of a whole table; refuse it as `check_table` does, and by its values.
+
+    The footer need not count the nulls.
+    """
+    check_table(path, schema, remedy)
+    table = pq.read_table(path, columns=schema.names)
+    for name in schema.names:
+        if table[name].null_count:
+            raise PrixError(f"{path}: {name} has nulls. {remedy}")
+    return table
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """What the row groups tell of a column of plain values, or of what is inside of lists."""
+
+    name: str  # of a column in a list: `origin, list, element`
+    num_nulls: int | None
+    is_counted: bool  # in every row group
+    least: float | None
+    greatest: float | None
+
+    def find_wrong(self, is_complete: bool, bound: int | None, is_share: bool) -> str | None:
+        """Return what is wrong with the values of a column of plain values."""
+        if is_complete and self.num_nulls:
+            return "has nulls"
+        if self.least is None or self.greatest is None:
+            return None
+        if bound is not None and (self.least < 0 or self.greatest >= bound):
+            return (
+                f"has ids from {self.least:.0f} to {self.greatest:.0f}, expected 0 to {bound - 1}"
+            )
+        if is_share and not (self.least >= 0 and self.greatest <= 1):
+            return f"has numbers from {self.least:.3g} to {self.greatest:.3g}, expected 0 to 1"
+        return None
+
+
+def _read_statistics(path: Path, remedy: str) -> list[_Statistics]:
+    """Return the statistics of all columns."""
+    try:
+        with _database(os.getpid()).cursor() as db:
+            rows = db.execute(_STATISTICS.format(path=quote_path(path))).fetchall()
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0]
+        raise PrixError(f"{path}: its footer cannot be read ({reason}). {remedy}") from None
+    return [_Statistics(*row) for row in rows]
+
+
+@lru_cache(maxsize=1)  # a new one takes 15 ms, ten times as long as the query
+def _database(_process: int) -> duckdb.DuckDBPyConnection:
+    """Return the connection of a process: a fork must not use that of its parent."""
+    # One thread, as more would only wait. A file may be replaced, so none is kept in memory.
+    return duckdb.connect(config={"threads": 1, "enable_external_file_cache": False})
+
+
+def _check_lists(path: Path, schema: pa.Schema, statistics: list[_Statistics], remedy: str) -> None:
+    """Refuse lists with nulls. A footer counts empty lists as nulls too: so some are read."""
+    doubtful = set()
+    for one in statistics:
+        name = one.name.partition(",")[0]
+        is_list = name in schema.names and pa.types.is_list(schema.field(name).type)
+        if is_list and (one.num_nulls or not one.is_counted):
+            doubtful.add(name)
+    if not doubtful:
+        return
+    try:
+        table = pq.read_table(path, columns=sorted(doubtful))
+    except (OSError, pa.ArrowInvalid) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise PrixError(f"{path} cannot be read ({reason}). {remedy}") from None
+    for name in table.column_names:
+        if pc.list_flatten(table[name]).null_count:
+            raise PrixError(f"{path}: {name} has lists with nulls. {remedy}")

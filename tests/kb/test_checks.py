@@ -1,0 +1,76 @@
+"""Tables that others may have written: refused in one line where they are opened."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from prixlm import KB, PrixError
+from prixlm.kb.checks import check_table
+
+SCHEMA = pa.schema({"id": pa.int32(), "name": pa.string(), "origin": pa.list_(pa.string())})
+ROWS = {"id": [0, 1], "name": ["a", "b"], "origin": [["en"], []]}
+
+
+def written(path: Path, rows: dict[str, list[object]], schema: pa.Schema = SCHEMA) -> Path:
+    pq.write_table(pa.table(rows, schema=schema), path)
+    return path
+
+
+def test_what_we_write_passes(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.parquet", ROWS)
+    assert check_table(path, SCHEMA, "Again.", bounds={"id": 2}) == 2
+    assert check_table(written(tmp_path / "b", {name: [] for name in ROWS}), SCHEMA, "Again.") == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"id": pa.array(["0", "1"])}, "id is string, expected int32"),
+        ({"name": pa.array([b"a", b"b"])}, "name is binary, expected string"),
+        ({"name": pa.array([["a"], ["b"]])}, "name is list<.*>, expected string"),
+        ({"origin": pa.array(["en", "fi"])}, "origin is string, expected list"),
+        ({"name": pa.array(["a", None])}, "name has nulls"),
+        ({"id": pa.array([0, 2], pa.int32())}, "id has ids from 0 to 2, expected 0 to 1"),
+        ({"id": pa.array([-1, 1], pa.int32())}, "id has ids from -1 to 1, expected 0 to 1"),
+    ],
+)
+def test_other_types_nulls_and_ids_are_refused(
+    changes: dict[str, pa.Array], message: str, tmp_path: Path
+) -> None:
+    table = pa.table(ROWS, schema=SCHEMA)
+    for name, column in changes.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(PrixError, match=message + ".* Again."):
+        check_table(tmp_path / "a.parquet", SCHEMA, "Again.", bounds={"id": 2})
+
+
+def test_missing_and_double_columns_are_refused(tmp_path: Path) -> None:
+    table = pa.table(ROWS, schema=SCHEMA)
+    pq.write_table(table.drop_columns(["name"]), tmp_path / "a.parquet")
+    with pytest.raises(PrixError, match="has 0 columns name, expected 1"):
+        check_table(tmp_path / "a.parquet", SCHEMA, "Again.")
+    assert check_table(tmp_path / "a.parquet", SCHEMA, "Again.", optional={"name"}) == 2
+    pq.write_table(table.append_column("name", table["name"]), tmp_path / "b.parquet")
+    with pytest.raises(PrixError, match="has 2 columns name, expected 1"):
+        check_table(tmp_path / "b.parquet", SCHEMA, "Again.")
+
+
+def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and more")
+    with pytest.raises(PrixError, match=r"cannot be read \(.+\)\. Again"):
+        check_table(tmp_path / "a.parquet", SCHEMA, "Again.")
+
+
+def test_a_kb_with_other_numbers_of_rows_than_it_states_is_refused(toy: KB) -> None:
+    path = toy.folder / "manifest.json"
+    values = json.loads(path.read_text("utf-8"))
+    values["counts"]["relations"] += 1
+    path.write_text(json.dumps(values), "utf-8")
+    with pytest.raises(
+        PrixError, match=r"relations.parquet has 3 rows, and manifest.json states 4"
+    ):
+        KB(toy.folder)
