@@ -1,5 +1,6 @@
 """The wheel, built from the tree and installed outside it: `make wheel-check`."""
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ENV = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
 def run(*command: object, cwd: Path) -> str:
     done = subprocess.run(
-        list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False
+        list(map(str, command)), cwd=cwd, env=ENV, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,19 +47,18 @@ def nodes() -> Iterator[Any]:
     """A Ray cluster of three nodes on this machine: a head without workers, and two others."""
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Workers import the tests; nodes inherit the environment of the one that starts them.
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20},
-    )
-    for _ in range(2):
-        made.add_node(num_cpus=1, object_store_memory=100 << 20)
-    yield made
-    made.shutdown()
-    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Workers import the tests; nodes inherit the environment of the one that starts them.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
+        made = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20},
+        )
+        for _ in range(2):
+            made.add_node(num_cpus=1, object_store_memory=100 << 20)
+        yield made
+        made.shutdown()
 
 
 def on(nodes: Any, workers: int = 3) -> EngineConfig:
@@ -123,6 +123,19 @@ def test_ray_leaves_the_handlers_of_signals_as_they_were(nodes: Any, tmp_path: P
     finally:
         signal.signal(signal.SIGTERM, before)
     assert set(handlers) == {stop}
+
+
+def test_the_connection_outlives_the_last_thread_of_ray_data(nodes: Any) -> None:
+    """A thread that is left would connect again, and the next job would find Ray in use."""
+    connected = []
+
+    def last_step() -> None:
+        time.sleep(0.5)
+        connected.append(ray.is_initialized())
+
+    with cluster._connected(on(nodes)):
+        threading.Thread(target=last_step, name="StreamingExecutor-late").start()
+    assert connected == [True] and not ray.is_initialized()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ _OBJECT_STORE = 100 << 20
 """Bytes of the object store of a Ray that we start: only numbers and short texts pass through."""
 _PATIENCE = 5.0
 """Seconds that a cluster's port has to answer in."""
+_LAST_STEP = 30.0
+"""Seconds that a thread of Ray Data may still take after its executor was shut down."""
 
 
 def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Running:
@@ -56,10 +58,12 @@ def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Run
             num_gpus=config.gpus_per_worker,
         )
         try:
-            for row in results.iter_rows():
-                if row["error"]:
-                    raise PrixError(row["error"])
-                yield shards[row["index"]], row["problem"] or None
+            # Closed here, so that the executor is shut down before the connection.
+            with contextlib.closing(iter(results.iter_rows())) as answers:
+                for row in answers:
+                    if row["error"]:
+                        raise PrixError(row["error"])
+                    yield shards[row["index"]], row["problem"] or None
         except (PrixError, Stopped):
             raise
         except Exception as error:  # Ray's errors have no common class
@@ -124,6 +128,7 @@ def _error_text(error: Exception) -> str:
 def _connected(config: EngineConfig) -> Iterator[Any]:
     """Connect to the cluster, or start Ray on this machine, unless the caller has."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late thread of Ray would connect again
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the command prints its own errors
     import ray
     import ray.data
@@ -158,7 +163,19 @@ def _connected(config: EngineConfig) -> Iterator[Any]:
     try:
         yield ray
     finally:
+        _wait_for_executors()
         ray.shutdown()
+
+
+def _wait_for_executors() -> None:
+    """Wait for Ray Data's threads.
+
+    An executor that is shut down waits two seconds for its own thread. On a busy machine the thread
+    outlives that, and where Ray was imported before this module it would call `ray.init` again.
+    """
+    for thread in threading.enumerate():
+        if thread.name.startswith("StreamingExecutor-"):
+            thread.join(_LAST_STEP)
 
 
 @contextlib.contextmanager
