@@ -1,9 +1,11 @@
 """Measure `prixlm complete --queries` on every engine: `python benchmarks/engine.py --work FOLDER`.
 
-The same queries (DBP-5L's test facts, again and again) are answered by
+The same queries are answered by
     threads    one process with all threads, as without --workers
     local N    N local processes of one thread each
     ray N      Ray on this machine with N workers
+The queries are the subjects and relations of DBP-5L's facts, test facts first, and beyond them what
+other languages state of a subject's concept; all are different.
 Each is a command of its own. Its start-up is the time for one part (256 queries), taken first, and
 the rest is what the queries cost; likewise the processor time of all its processes. The SHA-256 of
 the answers has to be the same for all workers.
@@ -14,7 +16,6 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import subprocess
@@ -56,17 +57,32 @@ def make_model(work: Path) -> Path:
 
 
 def write_queries(kb: KB, number: int, path: Path) -> None:
-    """Write subjects and relations of test facts, repeated until there are enough."""
+    """Write different questions: of test facts, of other facts, and of facts of other languages."""
     keys = kb.relation_keys()
     rows = kb.query(
-        "SELECT t.lang, s.name, t.relation FROM triples t JOIN entities s ON s.id = t.subject "
-        "WHERE t.split = 'test' ORDER BY hash(t.subject * 31 + t.relation), t.subject, t.object"
+        """
+        WITH stated AS (
+            SELECT lang, subject, relation, min(CASE split WHEN 'test' THEN 0 ELSE 1 END) AS turn
+            FROM triples GROUP BY ALL),
+        elsewhere AS (
+            SELECT ours.lang, ours.id AS subject, t.relation, 2 AS turn
+            FROM triples t JOIN entities theirs ON theirs.id = t.subject
+            JOIN entities ours ON ours.concept = theirs.concept
+            WHERE ours.lang <> t.lang)
+        SELECT lang, name, relation
+        FROM (SELECT lang, subject, relation, min(turn) AS turn
+              FROM (FROM stated UNION ALL FROM elsewhere) GROUP BY ALL) asked
+        JOIN (SELECT id, name FROM entities) named ON named.id = asked.subject
+        ORDER BY turn, hash(subject * 31 + relation), subject, relation LIMIT ?
+        """,
+        [number],
     ).fetchall()
-    chosen = list(itertools.islice(itertools.cycle(rows), number))
+    if len(rows) < number:
+        raise SystemExit(f"{number:,} queries: the KB has {len(rows):,} different ones.")
     columns = {
-        "lang": [lang for lang, _, _ in chosen],
-        "subject": [subject for _, subject, _ in chosen],
-        "relation": [keys[relation] for _, _, relation in chosen],
+        "lang": [lang for lang, _, _ in rows],
+        "subject": [subject for _, subject, _ in rows],
+        "relation": [keys[relation] for _, _, relation in rows],
     }
     pq.write_table(pa.table(columns), path)
 
