@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError, remote
+from prixlm.engine.workspace import is_cached, seal
 from prixlm.entities.names import build_names
-from prixlm.files import is_cached, seal, write_atomically
+from prixlm.files import write_atomically
 from prixlm.kb.checks import check_table
 from prixlm.proposals.marks import Marks, NewMark
 from tests.helpers import count_tried

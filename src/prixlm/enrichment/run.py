@@ -35,6 +35,8 @@ import pyarrow.parquet as pq
 from prixlm.arrays import rank_in_group
 from prixlm.decoding.completer import Completer
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.overwriting import check_target
+from prixlm.engine.workspace import Workspace, open_workspace
 from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
 from prixlm.enrichment.labels import LabelConfig, propose_language
@@ -42,7 +44,7 @@ from prixlm.enrichment.links import LinkConfig, propose_links
 from prixlm.enrichment.trial import Trial, try_fusion
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import Workspace, check_target, open_workspace, publish, whole_folder
+from prixlm.files import publish, whole_folder
 from prixlm.kb.store import KB
 from prixlm.languages import parse_languages
 from prixlm.proposals.marks import has_marks

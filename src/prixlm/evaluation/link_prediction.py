@@ -30,18 +30,10 @@ from prixlm.config import checked
 from prixlm.decoding.completer import Completer
 from prixlm.decoding.reader import Reader
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.overwriting import check_pages
+from prixlm.engine.workspace import Workspace, open_workspace, partial_folder
 from prixlm.errors import PrixError
-from prixlm.files import (
-    Workspace,
-    alone,
-    check_pages,
-    open_workspace,
-    partial_folder,
-    replacing,
-    sketch,
-    whole_folder,
-    write_atomically,
-)
+from prixlm.files import alone, replacing, sketch, whole_folder, write_atomically
 from prixlm.kb.checks import check_table, read_checked
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND, Figures, Interval, figures, rank_values
