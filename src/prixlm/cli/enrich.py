@@ -376,11 +376,11 @@ def report(
     """
     from prixlm.enrichment.report import Report, write_report
     from prixlm.enrichment.trial import read_trials, reliability_curves, trial_tables
-    from prixlm.evaluation.link_prediction import read_result_tables
     from prixlm.evaluation.proposals import try_enrichment
     from prixlm.kb.store import KB
     from prixlm.proposals.tables import find_proposals, read_manifest, read_timings
     from prixlm.proposals.work import work_kb
+    from prixlm.reports.ranker_results import read_result_tables
 
     if tried < 0:
         raise PrixError(f"--try {tried}: expected 0 or more.")

@@ -445,7 +445,7 @@ def evaluate_compare(
     (cosine)"[/b]
     """
     if len(files) == 2 and not row:
-        from prixlm.evaluation.link_prediction import compare_ranks
+        from prixlm.reports.ranks import compare_ranks
 
         tables = compare_ranks(*files)
     elif len(files) == 1 and len(row or ()) == 2:
@@ -470,8 +470,8 @@ def evaluate_merge(
 
     Example: [b]prixlm evaluate merge seed-0/table.json seed-1/table.json seed-2/table.json[/b]
     """
-    from prixlm.evaluation.link_prediction import read_run
     from prixlm.reports.comparing import merge_runs
+    from prixlm.reports.ranker_results import read_run
 
     show_tables(merge_runs([read_run(path) for path in runs]), "merged", to, as_json)
 

@@ -86,11 +86,11 @@ def reproduce_lp(
 
     Example: [b]prixlm reproduce lp --kb dbp5l --to table[/b]
     """
-    from prixlm.evaluation.link_prediction import result_tables
     from prixlm.evaluation.reproduce import ReproduceConfig
     from prixlm.evaluation.reproduce import reproduce_lp as run
     from prixlm.kb.store import KB
     from prixlm.reports.console import print_tables
+    from prixlm.reports.ranker_results import result_tables
 
     settings = _settings(ReproduceConfig, base, config, checkpoints)
     wanted = None if rows is None else parse_list(rows)
@@ -252,11 +252,11 @@ def reproduce_jmac(
 
     Example: [b]prixlm reproduce jmac --kb dbp5l --to jmac --seed 0[/b]
     """
-    from prixlm.evaluation.link_prediction import result_tables
     from prixlm.evaluation.protocols import JmacConfig
     from prixlm.evaluation.protocols import reproduce_jmac as run
     from prixlm.kb.store import KB
     from prixlm.reports.console import print_tables
+    from prixlm.reports.ranker_results import result_tables
 
     wanted = None if rows is None else parse_list(rows)
     codes = None if langs is None else parse_codes(langs)
