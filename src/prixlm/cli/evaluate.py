@@ -314,7 +314,8 @@ def evaluate_probe(
     """
     if (mlama is None) == (not prompts):
         raise PrixError("name TSV files with --prompts, or a folder with --mlama.")
-    from prixlm.evaluation.probing import evaluate_models, read_bmlama_files, read_mlama_folder
+    from prixlm.evaluation.probing.prompts import read_bmlama_files, read_mlama_folder
+    from prixlm.evaluation.probing.tables import evaluate_models
     from prixlm.reports.kept import Kept
 
     if mlama is not None:

@@ -14,7 +14,7 @@ from prixlm.files import locked
 
 if TYPE_CHECKING:
     from prixlm.evaluation.entity_linking import LinkingTask
-    from prixlm.evaluation.probing import Prompts as LanguagePrompts
+    from prixlm.evaluation.probing.prompts import Prompts as LanguagePrompts
     from prixlm.reports.tables import ResultTable
 
 AnyKB = Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder with links.")]
@@ -278,7 +278,7 @@ def _prompts(
         raise PrixError("name a folder of TSVs with --prompts, or mLAMA's with --mlama.")
     if langs is not None and mlama is None:
         raise PrixError("--langs requires --mlama.")
-    from prixlm.evaluation.probing import read_bmlama_folder, read_mlama_folder
+    from prixlm.evaluation.probing.prompts import read_bmlama_folder, read_mlama_folder
 
     if mlama is not None:
         return read_mlama_folder(mlama, None if langs is None else parse_codes(langs))

@@ -26,7 +26,8 @@ from prixlm.entities.encoder import load_model
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import LinkingTask, evaluate_linking, withheld_tasks
 from prixlm.evaluation.link_prediction import figures_by_language, rank_facts
-from prixlm.evaluation.probing import Prompts, describe_prompts, probe
+from prixlm.evaluation.probing.asking import probe
+from prixlm.evaluation.probing.prompts import Prompts, describe_prompts
 from prixlm.evaluation.reproduce_names import NamesConfig, NamesModels
 from prixlm.evaluation.trained import Run, TrainedModels, check_stamp
 from prixlm.files import read_json, write_atomically
