@@ -175,7 +175,8 @@ def _run_job(
     as_json: bool,
 ) -> None:
     """Run the job and print what was found, how far it can be believed, and what comes next."""
-    from prixlm.enrichment.job import export_format, run_job
+    from prixlm.enrichment.job import run_job
+    from prixlm.enrichment.source import export_format
     from prixlm.reports.console import print_next_steps, print_proposals
 
     screen = console()
@@ -215,7 +216,7 @@ def _run_job(
 
 def _print_costs(sources: list[Path], config: Any, given: Any, as_json: bool) -> None:
     """Print the steps of a job with their time, memory and disk; nothing is written."""
-    from prixlm.enrichment.job import estimate_job
+    from prixlm.enrichment.estimate import estimate_job
 
     with progress_bar() as progress:
         estimate = estimate_job(sources, config, given, progress)

@@ -498,6 +498,13 @@ def _to_column(values: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(values, mask=is_null).cast(kind)
 
 
+def count_questions(kb: KB, config: EnrichConfig) -> int:
+    """Return how many questions will be asked, those that fit and try the confidence too."""
+    gaps = GapFinder(kb, config.missing)
+    asked = sum(len(block.queries) for lang in config.into for block in gaps.find(lang))
+    return asked + len(config.into) * (config.fusion.facts + config.tried)
+
+
 def num_asked(config: EnrichConfig) -> int:
     """Return how many named concepts the confidence of written names is fitted on, at most.
 
