@@ -28,7 +28,7 @@ from prixlm import (
     pretrain,
     split_kb,
 )
-from prixlm.files import partial_folder
+from prixlm.engine.workspace import partial_folder
 
 MIN_TRAINED = 3000
 """Smallest number of entities times epochs that a model is trained for."""

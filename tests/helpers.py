@@ -77,6 +77,12 @@ def run_python(code: str, *args: object, cwd: Path | None = None) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
+def run_killed(code: str) -> None:
+    """Run Python code that kills its own process; os, signal and Path are imported for it."""
+    ran = run_python(f"import os, signal\nfrom pathlib import Path\n{code}")
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+
+
 _TOOLS = {".coverage.json", ".hypothesis", ".pytest_cache", "__pycache__"}
 """What the tools that run the tests write beside them."""
 

@@ -1,11 +1,9 @@
-"""Files and folders that are whole or absent: kills, other inputs, locks, disk errors."""
+"""Files and folders that are whole or absent: kills, locks, damage, disk errors."""
 
 import errno
 import fcntl
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -18,43 +16,26 @@ import pytest
 
 from prixlm import PrixError, files
 from prixlm.files import (
-    STAMP,
-    check_kind,
-    check_new_file,
-    check_pages,
-    check_target,
     damage_message,
     disk_errors,
-    drop_oldest_caches,
     first_alone,
-    is_cached,
     locked,
     open_database,
-    open_workspace,
-    partial_folder,
     publish,
     quote_path,
     read_json,
-    read_stamp,
     replacing,
-    seal,
     sketch,
     take_name,
     whole_folder,
     write_atomically,
     write_rows,
 )
+from tests.helpers import run_killed
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def run_killed(code: str) -> None:
-    """Run code that kills its own process."""
-    code = f"import os, signal\nfrom pathlib import Path\nfrom prixlm import files\n{code}"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert run.returncode == -signal.SIGKILL, run.stderr
 
 
 def test_a_block_that_succeeds_replaces_the_file(tmp_path: Path) -> None:
@@ -93,6 +74,7 @@ def test_a_kill_between_write_and_rename_leaves_the_old_file(tmp_path: Path) -> 
     path = tmp_path / "a"
     write_atomically(path, "old")
     run_killed(
+        "from prixlm import files\n"
         "files._sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"files.write_atomically(Path({str(path)!r}), 'new')"
     )
@@ -156,22 +138,13 @@ def test_a_published_folder_replaces_the_old_one_as_a_whole(tmp_path: Path) -> N
     assert names(tmp_path / "kb") == ["new"] and names(tmp_path / "kb.partial") == []
 
 
-def test_a_workspace_can_publish_itself(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    for version in (1, 2):
-        with open_workspace(partial_folder(cache), {"version": version}) as work:
-            work.make("data", lambda path: path.write_text("x"))
-            publish(work.folder, cache)
-        assert is_cached(cache, {"version": version})
-    assert names(tmp_path) == ["cache"]
-
-
 def test_a_kill_while_publishing_loses_neither_folder(tmp_path: Path) -> None:
     (tmp_path / "kb").mkdir()
     (tmp_path / "kb" / "old").touch()
     (tmp_path / "kb.partial" / "out").mkdir(parents=True)
     (tmp_path / "kb.partial" / "out" / "new").touch()
     run_killed(
+        "from prixlm import files\n"
         "rename, calls = Path.rename, []\n"
         "def count(path, to):\n"
         "    calls.append(to)\n"
@@ -187,45 +160,6 @@ def test_a_kill_while_publishing_loses_neither_folder(tmp_path: Path) -> None:
     assert names(tmp_path / "kb") == ["new"] and names(tmp_path / "kb.partial") == []
 
 
-def test_a_part_is_made_once_and_resumed(tmp_path: Path) -> None:
-    made = []
-
-    def write(path: Path) -> None:
-        made.append(path.name)
-        path.write_text("x")
-
-    for _ in range(2):
-        with open_workspace(tmp_path / "work", {"seed": 1, "langs": ("en",)}) as work:
-            assert work.make("part-1", write).read_text() == "x"
-    assert made == ["part-1.tmp"]
-
-
-def test_a_part_that_failed_is_made_again(tmp_path: Path) -> None:
-    def fail(path: Path) -> None:
-        path.write_text("half")
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), open_workspace(tmp_path / "work", {}) as work:
-        work.make("part", fail)
-    with open_workspace(tmp_path / "work", {}) as work:
-        assert names(work.folder) == ["lock", STAMP]
-        assert work.make("part", lambda path: path.write_text("whole")).read_text() == "whole"
-
-
-def test_a_killed_part_is_made_again(tmp_path: Path) -> None:
-    run_killed(
-        "def write(path):\n"
-        "    path.write_text('half')\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"with files.open_workspace(Path({str(tmp_path / 'work')!r}), {{}}) as work:\n"
-        "    work.make('first', lambda path: path.write_text('kept'))\n"
-        "    work.make('second', write)"
-    )
-    with open_workspace(tmp_path / "work", {}) as work:
-        assert work.make("first", lambda path: path.write_text("again")).read_text() == "kept"
-        assert work.make("second", lambda path: path.write_text("again")).read_text() == "again"
-
-
 def test_two_files_that_differ_in_size_or_at_an_end_have_two_sketches(tmp_path: Path) -> None:
     contents = [b"a" * 10, b"a" * 11, b"", b"b" + b"a" * (3 << 20), b"a" * (3 << 20) + b"b"]
     found = set()
@@ -235,52 +169,6 @@ def test_two_files_that_differ_in_size_or_at_an_end_have_two_sketches(tmp_path: 
         assert sketch(tmp_path / f"{number}") == sketch(tmp_path / "copy")
         found.add(sketch(tmp_path / "copy"))
     assert len(found) == len(contents)
-
-
-def test_another_stamp_empties_the_folder(tmp_path: Path) -> None:
-    with open_workspace(tmp_path, {"seed": 1}) as work:
-        work.make("part", lambda path: path.write_text("x"))
-        (work.empty_folder("scratch") / "file").touch()
-    with open_workspace(tmp_path, {"seed": 2}) as work:
-        assert names(work.folder) == ["lock", STAMP]
-    (tmp_path / STAMP).write_text("{ broken")
-    with open_workspace(tmp_path, {"seed": 2}) as work:
-        assert names(work.folder) == ["lock", STAMP]
-    assert read_stamp(tmp_path) == {"seed": 2}
-
-
-def test_a_kill_while_emptying_leaves_nothing_to_resume(tmp_path: Path) -> None:
-    with open_workspace(tmp_path, {"seed": 1}) as work:
-        work.make("part", lambda path: path.write_text("x"))
-    run_killed(
-        "files._remove = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"with files.open_workspace(Path({str(tmp_path)!r}), {{'seed': 2}}):\n"
-        "    pass"
-    )
-    with open_workspace(tmp_path, {"seed": 1}) as work:
-        assert names(work.folder) == ["lock", STAMP]
-
-
-def test_scratch_folders_start_empty_and_a_workspace_can_be_removed(tmp_path: Path) -> None:
-    for _ in range(2):
-        with open_workspace(tmp_path / "work", {}) as work:
-            scratch = work.empty_folder("scratch")
-            assert names(scratch) == []
-            (scratch / "file").touch()
-    with open_workspace(tmp_path / "work", {}) as work:
-        work.remove()
-    assert names(tmp_path) == []
-
-
-def test_a_locked_folder_is_refused(tmp_path: Path) -> None:
-    with (
-        locked(tmp_path / "work"),
-        pytest.raises(PrixError, match=r"another command is running in .*work\. Wait"),
-        open_workspace(tmp_path / "work", {}),
-    ):
-        pass
-    with open_workspace(tmp_path / "work", {}):
-        pass  # the lock is free again
 
 
 def test_the_first_works_alone_and_those_that_waited_go_on_together(tmp_path: Path) -> None:
@@ -321,122 +209,6 @@ def test_the_lock_of_a_folder_that_was_removed_meanwhile_is_taken_again(
         assert len(calls) == 2 and names(tmp_path / "work") == ["lock"]
 
 
-def test_only_the_caches_that_were_used_last_are_kept(tmp_path: Path) -> None:
-    for age, name in enumerate(["a", "b", "c", "d.partial", "e.replaced"]):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / STAMP).write_text(json.dumps({"name": name}))
-        os.utime(tmp_path / name / STAMP, (age, age))
-    assert is_cached(tmp_path / "a", {"name": "a"})  # used now
-    assert not is_cached(tmp_path / "b", {"name": "a"})
-    assert not is_cached(tmp_path / "nowhere", {})
-    drop_oldest_caches(tmp_path, keep=2)
-    assert names(tmp_path) == ["a", "c", "d.partial", "e.replaced"]
-
-
-def test_a_target_is_replaced_only_when_asked_and_only_if_it_is_ours(tmp_path: Path) -> None:
-    kb = tmp_path / "kb"
-    assert check_target(kb, [], False, "prixlm-kb") == tmp_path.resolve() / "kb.partial"
-    kb.mkdir()
-    with pytest.raises(PrixError, match=r"is already there\. Pass --overwrite"):
-        check_target(kb, [], False, "prixlm-kb")
-    with pytest.raises(PrixError, match=r"kb: found a folder that prixlm did not make, expected a"):
-        check_target(kb, [], True, "prixlm-kb")
-    (kb / "manifest.json").write_text('{"format": "prixlm-kb"}')
-    check_target(kb, [tmp_path / "dump.nt"], True, "prixlm-kb")
-    with pytest.raises(PrixError, match="holds the source"):
-        check_target(kb, [kb / "dump.nt"], True, "prixlm-kb")
-    (tmp_path / "link").symlink_to(kb)
-    with pytest.raises(PrixError, match="not replaced"):
-        check_target(tmp_path / "link", [], True, "prixlm-kb")
-    (tmp_path / "other.partial").mkdir()
-    check_target(tmp_path / "other", [], False, "prixlm-kb")  # empty: perhaps made just now
-    (tmp_path / "other.partial" / "thesis.txt").touch()
-    with pytest.raises(PrixError, match="is in the way"):
-        check_target(tmp_path / "other", [], False, "prixlm-kb")
-
-
-MADE = {
-    "prixlm-kb": ("manifest.json", '{"format": "prixlm-kb"}', "a KB folder"),
-    "prixlm-proposals": ("manifest.json", '{"format": "prixlm-proposals"}', "a proposals folder"),
-    "prixlm.json": ("prixlm.json", "{}", "a model folder"),
-    "encoder.json": ("encoder.json", "{}", "an encoder folder"),
-    "graph.json": ("graph.json", "{}", "a graph embedding"),
-    "report.json": ("report.json", "{}", "a report folder"),
-}
-
-
-@pytest.mark.parametrize("found", MADE)
-@pytest.mark.parametrize("expected", MADE)
-def test_a_folder_is_replaced_only_by_one_of_its_kind(
-    found: str, expected: str, tmp_path: Path
-) -> None:
-    name, text, title = MADE[found]
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made" / name).write_text(text)
-    if found == expected:
-        check_target(tmp_path / "made", [], True, expected)
-        return
-    message = f"made: found {title}, expected {MADE[expected][2]}"
-    with pytest.raises(PrixError, match=message):
-        check_target(tmp_path / "made", [], True, expected)
-    with pytest.raises(PrixError, match=message):
-        check_kind(tmp_path / "made", expected)
-
-
-def test_an_encoder_is_not_taken_for_the_model_it_contains(tmp_path: Path) -> None:
-    for name in ("prixlm.json", "encoder.json"):
-        (tmp_path / name).write_text("{}")
-    check_kind(tmp_path, "encoder.json")
-    with pytest.raises(PrixError, match="found an encoder folder, expected a model folder"):
-        check_kind(tmp_path, "prixlm.json")
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 1}', '{"format": "parquet"}'])
-def test_a_manifest_that_is_not_ours_protects_its_folder(text: str, tmp_path: Path) -> None:
-    (tmp_path / "kb").mkdir()
-    (tmp_path / "kb" / "manifest.json").write_text(text)
-    with pytest.raises(PrixError, match="found a folder that prixlm did not make"):
-        check_target(tmp_path / "kb", [], True, "prixlm-kb")
-
-
-def test_a_folder_that_holds_other_results_is_not_replaced(tmp_path: Path) -> None:
-    proposals = tmp_path / "kb" / "mine" / "proposals"
-    proposals.mkdir(parents=True)
-    (tmp_path / "kb" / "manifest.json").write_text('{"format": "prixlm-kb"}')
-    check_target(tmp_path / "kb", [], True, "prixlm-kb")
-    (proposals / "manifest.json").write_text('{"format": "prixlm-proposals"}')
-    with pytest.raises(PrixError, match=r"kb holds .*mine/proposals, a proposals folder"):
-        check_target(tmp_path / "kb", [], True, "prixlm-kb")
-
-
-def test_pages_are_overwritten_only_if_the_data_beside_them_is_ours(tmp_path: Path) -> None:
-    data, page = tmp_path / "table.json", tmp_path / "table.md"
-
-    def is_ours(values: object) -> bool:
-        return isinstance(values, list)
-
-    check_pages(data, [page], is_ours)
-    page.write_text("# My notes")
-    for text in (None, "no JSON", "{}"):
-        if text is not None:
-            data.write_text(text)
-        with pytest.raises(PrixError, match=r"table\.(md|json) was not written by prixlm"):
-            check_pages(data, [page], is_ours)
-    data.write_text("[]")
-    check_pages(data, [page], is_ours)
-
-
-def test_a_file_of_results_is_not_overwritten(tmp_path: Path) -> None:
-    check_new_file(tmp_path / "out.tsv")
-    (tmp_path / "out.tsv").touch()
-    with pytest.raises(PrixError, match=r"out\.tsv is already there\. Move it"):
-        check_new_file(tmp_path / "out.tsv")
-    (tmp_path / "other.tsv.partial").mkdir()
-    (tmp_path / "other.tsv.partial" / "thesis.txt").touch()
-    with pytest.raises(PrixError, match=r"other\.tsv\.partial is in the way"):
-        check_new_file(tmp_path / "other.tsv")
-
-
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -462,15 +234,6 @@ def test_any_other_error_stays_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as found, disk_errors(Path("runs/kb")):
         raise error
     assert found.value is error
-
-
-def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(PrixError, match=r"cannot write .*file"),
-        open_workspace(tmp_path / "file" / "work", {}),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("memory", ["lots", "1", "1GB; DROP TABLE x", ""])
@@ -531,33 +294,6 @@ def test_disk_errors_import_neither_duckdb_nor_arrow() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
     assert files.disk_errors is disk_errors
-
-
-@pytest.mark.parametrize("damage", ["cut", "missing", "sizes"])
-def test_a_sealed_cache_that_is_damaged_is_not_used(tmp_path: Path, damage: str) -> None:
-    folder, stamp = tmp_path / "cache", {"kb": "x"}
-    (folder / "inner").mkdir(parents=True)
-    (folder / "inner" / "column").write_bytes(b"1234")
-    write_atomically(folder / STAMP, json.dumps(stamp))
-    seal(folder)
-    assert is_cached(folder, stamp)
-    if damage == "cut":
-        (folder / "inner" / "column").write_bytes(b"123")
-    elif damage == "missing":
-        (folder / "inner" / "column").unlink()
-    else:
-        (folder / "sizes.json").write_text("[1")
-    assert not is_cached(folder, stamp)
-
-
-def test_a_run_moves_the_temporary_files_of_the_last_away(tmp_path: Path) -> None:
-    """So that a worker of the last run, wherever it is, cannot rename them into place."""
-    with open_workspace(tmp_path / "work", {}) as work:
-        old = work.start_run() / "part.tmp"
-        old.write_text("late")
-        assert not any(work.start_run().iterdir())
-        with pytest.raises(FileNotFoundError):
-            take_name(old, work.folder / "part")
 
 
 def test_the_first_folder_of_a_name_stays(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def pages() -> Iterator[tuple[str, str]]:
     rooms = sorted(path.parent for path in SOURCE.glob("*/__init__.py"))
     for room in (SOURCE, *rooms):
         package = "prixlm" if room == SOURCE else f"prixlm.{room.name}"
-        modules = sorted(p.stem for p in room.glob("*.py") if not p.stem.startswith("_"))
+        modules = [".".join(p.relative_to(room).with_suffix("").parts) for p in _files(room)]
         blocks = [
             f"## {package}.{module} {{ #{package}.{module} }}\n\n::: {package}.{module}\n"
             for module in modules
@@ -33,13 +33,19 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"reference/api/{name}.md", f"# {package}\n\n" + "\n".join(blocks)
 
 
+def _files(room: Path) -> list[Path]:
+    """Return the files of a room and of the folders in it."""
+    found = room.glob("*.py") if room == SOURCE else room.rglob("*.py")
+    return sorted(path for path in found if not path.stem.startswith("_"))
+
+
 def _modules_page() -> str:
     """Return the list of modules: the first sentence of each docstring, room by room."""
     lines = ["# Modules\n\nThe first sentence of every file, room by room."]
     for room in (SOURCE, *sorted(path.parent for path in SOURCE.glob("*/__init__.py"))):
         name = "root" if room == SOURCE else room.name
         lines.append(f"\n## {name}\n\n| module | what it is |\n| --- | --- |")
-        for path in sorted(p for p in room.glob("*.py") if not p.stem.startswith("_")):
+        for path in _files(room):
             text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
             first = " ".join(text.partition("\n\n")[0].split())
             module = path.relative_to(SOURCE).as_posix()

@@ -368,7 +368,7 @@ def _read_run(path: Path) -> list[dict[str, Any]]:
     values = json.loads(path.read_text("utf-8"))
     if isinstance(values, list):
         return values
-    from prixlm.evaluation.link_prediction import read_run
+    from prixlm.reports.ranker_results import read_run
 
     return [table.to_json() for table in read_run(path)]
 

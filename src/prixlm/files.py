@@ -1,12 +1,12 @@
-"""Files and folders that are whole or absent: atomic writes, locks, resumable work, full disks.
+"""Files and folders that are whole or absent: atomic writes, locks, damage, full disks.
 
     with replacing(path) as temporary: ...          # one file
     with whole_folder(folder) as temporary: ...     # one folder
-    with open_workspace(folder, stamp) as work:     # many parts, resumed after a kill
-        part = work.make("part-0000001.parquet", write)
+    with locked(folder): ...                        # one command at a time
 
 The rule behind all of them: write under a temporary name, flush to disk, rename. A rename is
 atomic, so a killed process or a power cut leaves the old content or the new one, nothing between.
+Many parts that are resumed after a kill are in `engine.workspace`.
 """
 
 import contextlib
@@ -19,10 +19,8 @@ import re
 import shutil
 import sys
 import threading
-import uuid
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -35,25 +33,12 @@ if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
     import duckdb
     import pyarrow as pa
 
-STAMP = "stamp.json"
-_MANIFEST = "manifest.json"
-_KINDS = {
-    "prixlm-kb": "a KB folder",
-    "prixlm-proposals": "a proposals folder",
-    "encoder.json": "an encoder folder",  # before the model: an encoder has its files too
-    "prixlm.json": "a model folder",
-    "graph.json": "a graph embedding",
-    "report.json": "a report folder",
-}
-"""The kinds of folders that prixlm makes. A kind is the format in the folder's manifest.json or, of
-folders without one, the file that is written last."""
 _MAX_JSON = 256 << 20
 """Bytes of the largest JSON file that is read; ours have a few kB."""
-_LOCK = "lock"
-_PARTIAL = ".partial"
-_RUNNING = "running"
-_SIZES = "sizes.json"
-_REPLACED = ".replaced"
+LOCK = "lock"
+"""File whose lock a command holds while it works in a folder."""
+REPLACED = ".replaced"
+"""Ending of a folder that is moved away by `publish`; after a kill, it may be left."""
 _SKETCHED = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
@@ -203,124 +188,12 @@ def publish(finished: Path, to: Path) -> None:
     """
     _sync_files(finished)
     # A folder cannot be renamed onto one that is not empty, so the old one is moved away first.
-    old = finished.parent / (to.name + _REPLACED)
+    old = finished.parent / (to.name + REPLACED)
     shutil.rmtree(old, ignore_errors=True)
     if to.exists():
         to.rename(old)
     finished.rename(to)
     shutil.rmtree(old, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """A locked folder of finished parts, all made from the inputs that its stamp describes.
-
-    The parts of a job towards a remote target are in the store, where any machine finds them; the
-    folder then has copies.
-    """
-
-    folder: Path
-    store: str | None = None  # URI of the parts; a hash of their inputs is in it
-
-    def __str__(self) -> str:
-        return self.store or str(self.folder)
-
-    def finished(self) -> set[str]:
-        """Return the names of all parts that are there."""
-        if self.store is not None:
-            return set(remote.list_names(self.store))
-        return {path.name for path in self.folder.iterdir()}
-
-    def fetch(self, part: str) -> Path:
-        """Return the path of a finished part, after copying it from the store if it is there."""
-        path = self.folder / part
-        if self.store is not None and not path.exists():
-            with replacing(path) as temporary:
-                remote.fetch_file(f"{self.store}/{part}", temporary)
-        return path
-
-    def share(self, path: Path) -> Path:
-        """Return where all machines find a file of this folder; `remote.local_copy` opens it."""
-        if self.store is None:
-            return path.resolve()
-        shared = f"{self.store}/shared/{path.name}"
-        if not remote.exists(shared):
-            remote.upload(path, shared)
-        return Path(shared)
-
-    def make(self, name: str, write: Callable[[Path], object]) -> Path:
-        """Return the part `name`, calling `write` with a temporary path if it is missing."""
-        part = self.folder / name
-        if not part.exists():
-            with replacing(part) as temporary:
-                write(temporary)
-        return part
-
-    def empty_folder(self, name: str) -> Path:
-        """Return an empty folder `name`, for scratch files that are never resumed."""
-        folder = self.folder / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return folder
-
-    def start_run(self) -> Path:
-        """Return an empty folder for temporary files of this run, and move that of the last away.
-
-        It is renamed before it is deleted: a worker that outlived its driver on another machine
-        finds its temporary files gone, and can publish nothing.
-        """
-        self.end_run()
-        running = self.folder / _RUNNING
-        running.mkdir()
-        return running
-
-    def end_run(self) -> None:
-        """Remove the folder of temporary files, if there is one."""
-        _end_run(self.folder / _RUNNING)
-
-    def remove(self) -> None:
-        """Delete the workspace: its result is published, or can never be made."""
-        if self.store is not None:
-            remote.remove_folder(self.store)
-        # The lock goes last: a folder with content and no lock is taken for one of others.
-        for path in self.folder.iterdir():
-            if path.name != _LOCK:
-                _remove(path)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def open_workspace(
-    folder: Path, stamp: Mapping[str, Any], target: Path | None = None, *, wait: bool = False
-) -> Iterator[Workspace]:
-    """Lock a folder of resumable work, and empty it if it was made from other inputs.
-
-    stamp: everything that the parts depend on, as JSON values.
-    target: what is made; if it is remote, parts are kept beside it in the store.
-    wait: for another process that works there, instead of an error.
-    """
-    with disk_errors(folder), locked(folder, wait=wait):
-        if read_stamp(folder) != json.loads(json.dumps(stamp)):
-            # The stamp goes first: a kill from here on leaves parts that nobody resumes.
-            (folder / STAMP).unlink(missing_ok=True)
-            _end_run(folder / _RUNNING)
-            for path in folder.iterdir():
-                if path.name != _LOCK:
-                    _remove(path)
-            write_atomically(folder / STAMP, json.dumps(stamp))
-        store = None
-        if target is not None and remote.is_remote(target):
-            digest = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()
-            store = f"{remote.uri_of(target)}{_PARTIAL}/{digest[:24]}"
-        yield Workspace(folder, store)
-
-
-def _end_run(running: Path) -> None:
-    """Delete the temporary files of a run so that none can be renamed from here on."""
-    if running.exists():
-        moved = running.with_name(f"{_RUNNING}.{uuid.uuid4().hex}")
-        running.rename(moved)
-        shutil.rmtree(moved, ignore_errors=True)
 
 
 def read_json(path: Path) -> Any:
@@ -341,171 +214,6 @@ def parse_json(text: str | bytes, what: str) -> Any:
         raise ValueError(f"{what} is nested too deep") from None
 
 
-def read_stamp(folder: Path) -> Any:
-    """Return the stamp of a workspace, or of a cache made in one; None if it has none."""
-    try:
-        return read_json(folder / STAMP)
-    except (OSError, ValueError):  # absent or unreadable: the caller makes the folder again
-        return None
-
-
-def seal(folder: Path) -> None:
-    """Write down the sizes of all files of a finished cache, for `is_cached`."""
-    sizes = {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix != ".lock"
-    }
-    write_atomically(folder / _SIZES, json.dumps(sizes))
-
-
-def _is_whole(folder: Path) -> bool:
-    """Tell whether the files of a sealed cache are there in full; others are believed."""
-    try:
-        sizes = read_json(folder / _SIZES)
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except FileNotFoundError:
-        return not (folder / _SIZES).exists()
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def is_cached(folder: Path, stamp: Mapping[str, Any]) -> bool:
-    """Tell whether a cache with this stamp exists in full, and mark it as used."""
-    if read_stamp(folder) != json.loads(json.dumps(stamp)) or not _is_whole(folder):
-        return False
-    with contextlib.suppress(OSError):  # a KB may lie on a disk that cannot be written
-        (folder / STAMP).touch()
-    return True
-
-
-def drop_oldest_caches(parent: Path, keep: int) -> None:
-    """Remove all but the `keep` caches below `parent` that were used last."""
-    stamps = [
-        path
-        for path in parent.glob(f"*/{STAMP}")
-        if not path.parent.name.endswith((_PARTIAL, _REPLACED))
-    ]
-    # `is_cached` touches the stamp, so its time is that of the last use.
-    for stamp in sorted(stamps, key=lambda path: path.stat().st_mtime)[:-keep]:
-        shutil.rmtree(stamp.parent, ignore_errors=True)
-
-
-def partial_folder(target: Path) -> Path:
-    """Return the folder in which the work towards `target` is done: `TARGET.partial`.
-
-    The work towards a remote target is done in the cache of this machine.
-    """
-    if remote.is_remote(target):
-        return remote.work_folder(target)
-    return target.with_name(target.name + _PARTIAL)
-
-
-def check_target(to: Path, sources: Iterable[Path], overwrite: bool, kind: str) -> Path:
-    """Refuse to replace anything but a folder of the same kind; return the folder to work in.
-
-    A folder is replaced only when asked, and only if it holds no source and no other result.
-    kind: what will be written, a key of `_KINDS`.
-    """
-    target = to.resolve()
-    if to.is_symlink() or target.exists():
-        if not overwrite:
-            raise PrixError(f"{to} is already there. Pass --overwrite, or name another folder.")
-        if to.is_symlink():
-            raise PrixError(f"{to} is a link, so it is not replaced. Name the folder itself.")
-        _check_found(to, kind_of(to), kind)
-        _check_nested(to)
-    for source in sources:
-        if source.resolve().is_relative_to(target):
-            raise PrixError(f"{to} holds the source {source}. Write to another folder.")
-    work = partial_folder(target)
-    _check_work_folder(work)
-    return work
-
-
-def check_kind(to: Path, kind: str) -> None:
-    """Refuse to write into a finished folder of another kind.
-
-    For commands that resume in their own folder. kind: as in `check_target`.
-    """
-    found = kind_of(to)
-    if found is not None:
-        _check_found(to, found, kind)
-
-
-def kind_of(folder: Path) -> str | None:
-    """Return the kind of a folder, a key of `_KINDS`; None if prixlm did not make it."""
-    try:
-        values = read_json(folder / _MANIFEST)
-    except (OSError, ValueError):
-        values = None
-    stated = values.get("format") if isinstance(values, dict) else None
-    names = (kind for kind in _KINDS if kind == stated or (folder / kind).is_file())
-    return next(names, None)
-
-
-def _check_found(to: Path, found: str | None, kind: str) -> None:
-    if found != kind:
-        title = "a folder that prixlm did not make" if found is None else _KINDS[found]
-        raise PrixError(
-            f"{to}: found {title}, expected {_KINDS[kind]}. Only a folder of the same kind is "
-            "replaced: name another folder."
-        )
-
-
-def _check_nested(to: Path) -> None:
-    """Refuse a folder with a result inside: a review or a model would be deleted with it."""
-    for name in (_MANIFEST, *_KINDS):
-        for path in sorted(to.glob(f"*/**/{name}")):
-            kind = kind_of(path.parent)
-            if kind is not None:
-                raise PrixError(
-                    f"{to} holds {path.parent}, {_KINDS[kind]}, so it is not replaced. "
-                    "Move that, or name another folder."
-                )
-
-
-def check_pages(data: Path, pages: Iterable[Path], is_ours: Callable[[Any], bool]) -> None:
-    """Refuse to overwrite a result's JSON file and pages unless prixlm wrote them.
-
-    is_ours: tells it from the values of `data`; pages without it are the user's.
-    """
-    written = [path for path in (data, *pages) if path.exists()]
-    try:
-        if not written or is_ours(read_json(data)):
-            return
-    except (OSError, ValueError):
-        pass
-    raise PrixError(
-        f"{written[-1]} was not written by prixlm, so it is not overwritten. Name another folder."
-    )
-
-
-def check_new_file(out: Path) -> None:
-    """Refuse to overwrite a file of results, or to work in a `.partial` folder that is not ours."""
-    if remote.exists(out) if remote.is_remote(out) else out.exists():
-        raise PrixError(f"{out} is already there. Move it, or name another file.")
-    _check_work_folder(partial_folder(out))
-
-
-def _check_work_folder(work: Path) -> None:
-    # An empty folder is one that another command is making or removing at this moment.
-    if work.exists() and not (work / _LOCK).is_file() and _has_content(work):
-        raise PrixError(
-            f"{work} is in the way: prixlm works in this folder but did not make it. "
-            "Move it, or name another target."
-        )
-
-
-def _has_content(folder: Path) -> bool:
-    try:
-        return any(path.name != _LOCK for path in folder.iterdir())
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:  # a file of others
-        return True
-
-
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Create a folder and hold its lock: only one command at a time works in it.
@@ -515,7 +223,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            opened = _open_own(folder / _LOCK)
+            opened = _open_own(folder / LOCK)
         except FileNotFoundError:  # another command has finished and removed the folder just now
             continue
         with opened as file:
@@ -527,7 +235,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
                 ) from None
             # The command that held the lock may have removed or renamed the folder since the file
             # was opened. Then this lock protects nothing: take that of the new folder.
-            if _is_at(file.fileno(), folder / _LOCK):
+            if _is_at(file.fileno(), folder / LOCK):
                 yield
                 return
 
@@ -735,10 +443,3 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prixlm import KB
-from prixlm.evaluation.probing import Prompt
+from prixlm.evaluation.probing.prompts import Prompt
 from prixlm.evaluation.reproduce_names import NamesConfig
 from prixlm.reports.tables import ResultTable, write_tables
 from tests.cli.conftest import succeed, succeed_json

@@ -21,8 +21,8 @@ import pytest
 from prixlm import PrixError
 from prixlm.engine import cluster, jobs
 from prixlm.engine.jobs import EngineConfig, make_parts
+from prixlm.engine.workspace import open_workspace
 from prixlm.errors import ShardsFailed
-from prixlm.files import open_workspace
 from tests.engine.helpers import NUM_SHARDS, OfOtherCode, expected, squares, tried
 from tests.engine.test_jobs import run
 

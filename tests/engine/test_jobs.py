@@ -11,8 +11,8 @@ from prixlm import PrixError
 from prixlm.engine import jobs
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, Task, Worker, make_parts, versions
 from prixlm.engine.parts import FolderParts
+from prixlm.engine.workspace import open_workspace
 from prixlm.errors import ShardsFailed
-from prixlm.files import open_workspace
 from tests.engine.helpers import NUM_SHARDS, expected, squares, tried
 
 

@@ -15,8 +15,8 @@ from prixlm import PrixError
 from prixlm.engine import jobs
 from prixlm.engine.jobs import EngineConfig, make_parts
 from prixlm.engine.local import _devices
+from prixlm.engine.workspace import open_workspace
 from prixlm.errors import ShardsFailed, Stopped
-from prixlm.files import open_workspace
 from tests.engine.helpers import NUM_SHARDS, OfOtherCode, expected, squares, tried
 from tests.engine.test_jobs import run
 

@@ -9,8 +9,8 @@ import pytest
 from prixlm import PrixError, remote
 from prixlm.engine.jobs import EngineConfig, make_parts
 from prixlm.engine.parts import FolderParts, Parts, StoreParts
+from prixlm.engine.workspace import open_workspace, partial_folder
 from prixlm.errors import ShardsFailed
-from prixlm.files import open_workspace, partial_folder
 from tests.engine.helpers import NUM_SHARDS, expected, squares, tried
 from tests.test_remote import Proxy, cache, needs_server, store  # noqa: F401  # fixtures
 

@@ -1,4 +1,4 @@
-"""Fixtures of this room: a split of the world KB, and a model that was trained on it."""
+"""Fixtures of this room: a split of the world KB with a model, and a small KB that lacks facts."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from prixlm import KB, PretrainConfig, SplitConfig, import_kb, pretrain, split_k
 from prixlm.lm.compact import CompactConfig
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.sampler import SupplyConfig
+from tests.enrichment.helpers import write_countries
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,13 @@ def model(split: KB) -> Path:
     )
     pretrain(split, split.folder.parent / "model", config)
     return split.folder.parent / "model"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_countries(tmp_path_factory.mktemp("countries"))
+
+
+@pytest.fixture(scope="module")
+def kb(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> KB:
+    return import_kb(files, tmp_path_factory.mktemp("kb") / "kb")

@@ -4,11 +4,16 @@ from pathlib import Path
 
 import numpy as np
 
+from prixlm import EnrichConfig, JobConfig
 from prixlm.enrichment.trial import Trial
 from prixlm.metrics import at_levels, reliability
 from prixlm.rankers.fusion import FusionConfig
 
 FUSION = FusionConfig(facts=60, iterations=20, smallest=5, depth=5, parts=3)
+INTO = ("fi", "sv")
+PROPOSALS = EnrichConfig(into=INTO, labels=True, fusion=FUSION)
+QUICK = JobConfig(into=INTO, effort="quick", enrich=PROPOSALS)
+"""Settings of a job from these countries, fitted in a second."""
 
 
 def write_countries(folder: Path) -> list[Path]:

@@ -20,23 +20,19 @@ from prixlm import (
     PretrainConfig,
     PrixError,
     SplitConfig,
-    import_kb,
     run_job,
     split_kb,
 )
 from prixlm.enrichment import job as job_module
 from prixlm.enrichment.budget import Costs, Plan
-from prixlm.enrichment.job import Given, estimate_job, open_job
+from prixlm.enrichment.job import Given, open_job
 from prixlm.lm import compact
 from prixlm.lm.compact import CompactConfig
 from prixlm.proposals.marks import Marks, NewMark, read_verdicts
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.sampler import SupplyConfig
-from tests.enrichment.helpers import FUSION, write_countries
+from tests.enrichment.helpers import FUSION, INTO, PROPOSALS, QUICK
 
-INTO = ("fi", "sv")
-PROPOSALS = EnrichConfig(into=INTO, labels=True, fusion=FUSION)
-QUICK = JobConfig(into=INTO, effort="quick", enrich=PROPOSALS)
 STANDARD = replace(QUICK, effort="standard")
 TINY = PretrainConfig(
     base="compact",
@@ -58,11 +54,6 @@ RESULTS = ("proposals/proposals.parquet", "proposals/labels.parquet", "proposals
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_countries(tmp_path_factory.mktemp("countries"))
-
-
-@pytest.fixture(scope="module")
 def done(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The work folder of a quick job; tests copy it before they change it."""
     work = tmp_path_factory.mktemp("done") / "work"
@@ -74,11 +65,6 @@ def done(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def work(done: Path, tmp_path: Path) -> Path:
     """A copy of that folder."""
     return shutil.copytree(done, tmp_path / "work")
-
-
-@pytest.fixture(scope="module")
-def kb(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> KB:
-    return import_kb(files, tmp_path_factory.mktemp("kb") / "kb")
 
 
 @pytest.fixture
@@ -415,20 +401,6 @@ def test_a_work_folder_of_another_source_is_refused(
     assert run_job(moved, work, QUICK)["config"]["into"] == list(INTO)
 
 
-def test_a_folder_that_is_not_a_work_folder_is_refused(kb: KB, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    for folder, message in (
-        (tmp_path / "file", "is a file: name a folder"),
-        (tmp_path / "mine", "exists and is not a work folder"),
-        (kb.folder, "is the source"),
-    ):
-        with pytest.raises(PrixError, match=message):
-            run_job([kb.folder], folder, QUICK, overwrite=True)
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
-
-
 def test_models_of_the_work_folder_cannot_be_given_to_it(kb: KB, tmp_path: Path) -> None:
     """Another set of given folders is another plan, and the old models are deleted."""
     work = tmp_path / "work"
@@ -460,30 +432,6 @@ def test_a_split_without_valid_facts_is_refused_with_the_remedy(kb: KB, tmp_path
     split = split_kb(kb, tmp_path / "split", SplitConfig(test=0.1, valid=0.0))
     with pytest.raises(PrixError, match=r"no valid facts .*`prixlm split .*--resplit"):
         run_job([split.folder], tmp_path / "work", QUICK)
-
-
-def test_a_language_without_entities_is_refused(kb: KB, tmp_path: Path) -> None:
-    config = replace(QUICK, into=("te",), enrich=replace(PROPOSALS, into=("te",)))
-    for _ in range(2):  # the same again in the folder that the first run has made
-        message = "the source has no entity with a name in te; it has en, fi, sv"
-        with pytest.raises(PrixError, match=message):
-            run_job([kb.folder], tmp_path / "work", config)
-    with pytest.raises(PrixError, match="no entity with a name in te"):
-        estimate_job([kb.folder], config)
-
-
-def test_a_language_that_was_not_imported_is_told_from_one_without_entities(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The world KB is imported in 17 languages, and in those to enrich."""
-    config = JobConfig(into=("sv",), effort="quick", format="world", langs=("en", "fi"))
-    with open_job([], tmp_path / "work", config) as job:
-        assert job.kb().languages == ["en", "fi", "sv"]
-    with (
-        open_job([], tmp_path / "work", replace(config, into=("da",))) as job,
-        pytest.raises(PrixError, match=r"kb was imported without da\. Import"),
-    ):
-        job.split()
 
 
 def test_a_source_of_one_language_says_what_can_still_be_done(
@@ -532,44 +480,6 @@ def test_only_one_job_at_a_time_works_in_a_folder(kb: KB, tmp_path: Path) -> Non
         pytest.raises(PrixError, match="another command is running in"),
     ):
         run_job([kb.folder], tmp_path / "work", QUICK)
-
-
-def everything_below(folder: Path) -> Iterator[tuple[str, int]]:
-    for path in sorted(folder.rglob("*")):
-        yield str(path), path.stat().st_mtime_ns
-
-
-def test_an_estimate_writes_nothing(
-    files: list[Path], kb: KB, fixed_plan: list[dict[str, Any]]
-) -> None:
-    before = list(everything_below(kb.folder))
-    estimate = estimate_job([kb.folder], QUICK)
-    assert list(estimate.costs) == ["split", "graph", "fit and ask", "names"]
-    assert estimate.plan is not None and estimate.costs["names"].seconds > 0
-    text = estimate.as_text()
-    assert "graph of rank 4, 2 epochs, trained twice: about 2 min" in text
-    unnamed = replace(QUICK, enrich=replace(QUICK.proposals, labels=False))
-    without_names = estimate_job([kb.folder], unnamed, Given(reader=kb.folder))
-    assert list(without_names.costs) == ["split", "graph", "fit and ask"]
-    assert "reader takes" in without_names.as_text()
-    asked = 80 + 2 * 20 + 2 * (FUSION.facts + PROPOSALS.tried)
-    assert f"{asked:,} questions will be asked." in text and "A note." in text
-    assert json.loads(json.dumps(estimate.as_dict()))["plan"]["graph"]["rank"] == 4
-    assert list(everything_below(kb.folder)) == before
-
-
-def test_the_estimate_of_a_dump_says_what_is_decided_later(files: list[Path]) -> None:
-    before = list(everything_below(files[0].parent))
-    quick, standard, thorough = (
-        estimate_job(files, replace(QUICK, effort=effort))
-        for effort in ("quick", "standard", "thorough")
-    )
-    assert list(quick.costs) == ["import"] and quick.plan is None
-    assert list(standard.costs) == ["import", "train and ask"]
-    total = sum(costs.seconds for costs in standard.costs.values())
-    assert total == pytest.approx(3600) and "In all about 60 min." in standard.as_text()
-    assert "Import the source first" in thorough.as_text()
-    assert list(everything_below(files[0].parent)) == before
 
 
 @pytest.mark.parametrize(
@@ -632,20 +542,6 @@ def test_damaged_proposals_are_made_again_but_never_with_marks(
     run_job(files, work, QUICK)
     kept.rename(work / "proposals" / "marks.db")
     assert read_verdicts(work / "proposals", "facts").rows.tolist() == [0]
-
-
-def test_a_folder_in_which_nothing_was_made_is_free_for_another_source(
-    files: list[Path], tmp_path: Path
-) -> None:
-    empty = tmp_path / "empty.tsv"
-    empty.write_text("lang\tsubject\trelation\tobject\n")
-    with pytest.raises(PrixError):
-        run_job([empty], tmp_path / "work", QUICK)
-    assert run_job(files, tmp_path / "work", QUICK)["config"]["into"] == list(INTO)
-
-
-def test_the_order_of_the_files_makes_no_other_source(files: list[Path], work: Path) -> None:
-    assert run_job(files[::-1], work, QUICK)["config"]["into"] == list(INTO)
 
 
 def test_a_small_source_is_refused_or_warned_about(

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rapidfuzz import fuzz, process
 
 from prixlm import KB
+from prixlm.engine.workspace import partial_folder
 from prixlm.entities import names as names_module
 from prixlm.entities.names import NameHit, NameIndex, build_names, fold
 from prixlm.errors import PrixError
-from prixlm.files import partial_folder
 from prixlm.kb.store import Manifest
 from prixlm.kb.writer import write_table
 from prixlm.romanise import has_dictionary, romanise

@@ -11,7 +11,8 @@ from prixlm import KB, PrixError
 from prixlm.entities.encoder import load_model
 from prixlm.evaluation.entity_linking import LinkingTask
 from prixlm.evaluation.figure import reproduce_figure
-from prixlm.evaluation.probing import Prompt, Prompts, probe
+from prixlm.evaluation.probing.asking import probe
+from prixlm.evaluation.probing.prompts import Prompt, Prompts
 from prixlm.evaluation.trained import Run
 from prixlm.training.checkpoints import checkpoint_steps
 from tests.evaluation.conftest import TINY

@@ -1,4 +1,4 @@
-"""Link prediction: ranks and figures against hand-worked examples, results as files and tables."""
+"""Link prediction: ranks and figures against hand-worked examples, and whole evaluations."""
 
 import dataclasses
 import json
@@ -14,25 +14,15 @@ from prixlm import KB, EngineConfig, PrixError
 from prixlm.evaluation import link_prediction
 from prixlm.evaluation.link_prediction import (
     EvaluateConfig,
-    RankerResult,
-    compare_ranks,
-    describe_ranks,
     evaluate_rankers,
     figures_by_language,
     figures_by_relation,
-    plot_results,
     rank_facts,
-    read_result_tables,
-    read_run,
-    result_tables,
-    write_ranks,
-    write_results,
 )
-from prixlm.metrics import Figures
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
-from prixlm.rankers.links import MergedLookup, UsualObjects
-from prixlm.reports.comparing import merge_runs
+from prixlm.rankers.links import MergedLookup
+from prixlm.reports.ranks import compare_ranks
 
 
 def test_figures_are_by_language_subset_and_relation(nordic: KB) -> None:
@@ -45,81 +35,6 @@ def test_figures_are_by_language_subset_and_relation(nordic: KB) -> None:
     relations = figures_by_relation(table)
     assert [name.split(" (")[0] for name in relations] == ["capital", "borders"]
     assert next(iter(relations.values())).hits_1 == 0.5
-
-
-def test_answers_are_written_out_with_their_ranks(nordic: KB, tmp_path: Path) -> None:
-    table = rank_facts(nordic, MergedLookup(nordic), [read_facts(nordic, "en")], answers=3)
-    write_ranks(table, tmp_path / "ranks.parquet")
-    assert pq.read_table(tmp_path / "ranks.parquet").equals(table)
-    write_ranks(table, tmp_path / "ranks.tsv")
-    head, *lines = (tmp_path / "ranks.tsv").read_text("utf-8").splitlines()
-    rows = [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
-    [row] = [row for row in rows if row["object_name"] == "Stockholm"]
-    assert row["subject_name"] == "Sweden" and row["rank"] == "1" and row["lang"] == "en"
-    assert row["answer_name"] == "Stockholm" and row["no_transfer"] == "False"
-    with pytest.raises(PrixError, match=r"expected a name that ends in .parquet or .tsv"):
-        write_ranks(table, tmp_path / "ranks.doc")
-
-
-ONE = Figures(10, 0.1, 0.2, 0.5, 0.25, 0.01)
-NONE = Figures(0, *[float("nan")] * 4, 0.0)
-FIGURES = {"en": {"all": ONE, "no transfer": NONE}, "fi": {"all": ONE, "no transfer": ONE}}
-RESULT = RankerResult("a | $x$ [b]", FIGURES, "exact", 100.0, 2.0)
-
-
-def test_a_result_is_one_file(tmp_path: Path) -> None:
-    RESULT.save(tmp_path / "rows" / "a.json")
-    assert repr(RankerResult.load(tmp_path / "rows" / "a.json")) == repr(RESULT)
-    assert "NaN" not in (tmp_path / "rows" / "a.json").read_text()
-    (tmp_path / "b.json").write_text("{}")
-    with pytest.raises(PrixError, match=r"is not a valid results row .* delete it to recompute it"):
-        RankerResult.load(tmp_path / "b.json")
-
-
-def test_a_result_of_version_0_1_tells_its_depth_in_its_text(tmp_path: Path) -> None:
-    for how, max_rank in (
-        ("exact", 1000),
-        ("beam K = 50, to rank 10", 10),
-        ("exact, to rank 100", 100),
-    ):
-        values = dataclasses.replace(RESULT, how=how).to_json()
-        del values["max_rank"]
-        assert RankerResult.from_json(values, tmp_path).max_rank == max_rank
-        search = how.split(",")[0]
-        assert describe_ranks(max_rank, search) == how
-
-
-def test_a_ranker_whose_ranks_end_at_10_has_no_mrr() -> None:
-    beam = dataclasses.replace(RESULT, title="beam", max_rank=10)
-    tables = result_tables([RESULT, beam], subsets=("all", "no transfer"))
-    assert [table.title for table in tables] == [
-        *("Hits@1", "Hits@3", "Hits@10", "MRR"),
-        *("Hits@1, no transfer", "Hits@3, no transfer", "Hits@10, no transfer"),
-        "MRR, no transfer",
-    ]
-    assert tables[2].cells("beam") == ["50.0", "50.0", "50.0"]
-    assert tables[3].cells("beam") == ["–", "–", "–"] and tables[3].cells(RESULT.title)[0] == "25.0"
-    assert tables[4].cells(RESULT.title) == ["–", "10.0", "–"], "English has no such facts"
-
-
-def test_results_are_written_as_tables_and_read_by_the_report(tmp_path: Path) -> None:
-    other = dataclasses.replace(RESULT, title="_b", training_seconds=None)
-    write_results(tmp_path, {"First": [RESULT, other], "Second": [RESULT]})
-    text = (tmp_path / "table.md").read_text("utf-8")
-    assert text.startswith("## First\n\n**Hits@1** (%)") and "## Second" in text
-    assert "| a \\| $x$ \\[b\\] | 10.0 | 10.0 | 10.0 | exact | 2 min |" in text
-    assert "| exact | none |" in text and "**MRR, no transfer** (%)" in text
-    tables = read_result_tables(tmp_path / "table.json")
-    assert [table.title for table in tables] == ["Hits@1", "Hits@10"]
-    assert list(tables[0].rows) == [RESULT.title, "_b"] and tables[0].numbers() == {
-        "en": 10,
-        "fi": 10,
-    }
-    plot_results([RESULT, other], tmp_path / "table.png")
-    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
-    path = tmp_path / "list.json"
-    path.write_text(json.dumps([tables[0].to_json()]))
-    assert read_result_tables(path)[0].title == "Hits@1", "tables of other tasks are a list"
 
 
 def test_evaluation_writes_tables_and_answers(numbered: KB, model: Path, tmp_path: Path) -> None:
@@ -139,6 +54,11 @@ def test_evaluation_writes_tables_and_answers(numbered: KB, model: Path, tmp_pat
     for row in answers:
         if row["rank"] <= 10:  # the truth stands at its rank in the list
             assert row["answer"].index(row["object"]) + 1 == row["rank"]
+    rows = [
+        tmp_path / "out" / "answers" / f"{row}.parquet" for row in ("usual-object", "prix-lm-all")
+    ]
+    hits = compare_ranks(*rows)[0].values("en")
+    assert hits["second"] - hits["first"] == pytest.approx(-hits["difference"])
     carried = pq.read_table(tmp_path / "out" / "answers" / "links-lookup.parquet").to_pylist()
     assert any(origin for row in carried for origin in row["origin"])
     by_relation = json.loads((tmp_path / "out" / "relations" / "links-pairs.json").read_text())
@@ -275,40 +195,3 @@ def test_a_table_that_prixlm_did_not_write_is_refused_before_the_work(
     with pytest.raises(PrixError, match=r"table\.md was not written by prixlm"):
         evaluate_rankers(numbered, EvaluateConfig(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["table.md"]
-
-
-def test_two_rows_are_compared_fact_by_fact(nordic: KB, tmp_path: Path) -> None:
-    facts = [read_facts(nordic, "en")]
-    for name, ranker in (("lookup", MergedLookup(nordic)), ("usual", UsualObjects(nordic))):
-        write_ranks(rank_facts(nordic, ranker, facts), tmp_path / f"{name}.parquet")
-    paths = tmp_path / "lookup.parquet", tmp_path / "usual.parquet"
-    tables = {table.title: table for table in compare_ranks(*paths)}
-    assert list(tables)[:4] == ["Hits@1", "Hits@10", "MRR", "Hits@1, no transfer"]
-    found = {
-        name: figures_by_language(pq.read_table(path))["en"]["all"].mrr
-        for name, path in zip(("first", "second"), paths, strict=True)
-    }
-    row = tables["MRR"].values("en")
-    assert row["first"] == pytest.approx(found["first"])
-    assert row["difference"] == pytest.approx(found["first"] - found["second"])
-    assert tables["MRR"].notes == ["first: lookup.parquet; second: usual.parquet."]
-    some = [facts[0].select(np.arange(2))]
-    write_ranks(rank_facts(nordic, MergedLookup(nordic), some), tmp_path / "some.parquet")
-    with pytest.raises(PrixError, match="have different facts"):
-        compare_ranks(paths[0], tmp_path / "some.parquet")
-    (tmp_path / "bad.parquet").write_text("x")
-    with pytest.raises(PrixError, match="does not hold ranks"):
-        compare_ranks(paths[0], tmp_path / "bad.parquet")
-
-
-def test_runs_of_several_seeds_are_read_whole_and_merged(nordic: KB, tmp_path: Path) -> None:
-    table = rank_facts(nordic, MergedLookup(nordic), [read_facts(nordic, "en")])
-    result = RankerResult("lookup", figures_by_language(table), "exact")
-    for seed in ("a", "b"):
-        write_results(tmp_path / seed, {"Link prediction": [result]})
-    tables = merge_runs([read_run(tmp_path / "a"), read_run(tmp_path / "b" / "table.json")])
-    assert [table.title for table in tables][:5] == [
-        *("Hits@1", "Hits@3", "Hits@10", "MRR", "Hits@1, no transfer")
-    ]
-    cell = tables[0].rows["lookup"]["en"]
-    assert cell.value == pytest.approx(1 / 3) and cell.interval == (cell.value, cell.value)

@@ -10,12 +10,7 @@ import pytest
 
 from prixlm import KB, PretrainConfig, PrixError, import_kb
 from prixlm.config import read_config
-from prixlm.evaluation.link_prediction import (
-    EvaluateConfig,
-    RankerResult,
-    evaluate_rankers,
-    rank_facts,
-)
+from prixlm.evaluation.link_prediction import EvaluateConfig, evaluate_rankers, rank_facts
 from prixlm.evaluation.reproduce import (
     PAPER_SUBSETS,
     UNSEEN_ROWS,
@@ -31,6 +26,7 @@ from prixlm.rankers.fusion import FusionConfig
 from prixlm.rankers.heldout import UNSEEN_SUBSETS, unseen_facts
 from prixlm.rankers.pykeen import BaselineConfig
 from prixlm.rankers.suite import UNTRAINED
+from prixlm.reports.ranker_results import RankerResult
 from tests.evaluation.conftest import TINY
 
 pytest.importorskip("pykeen", reason="PyKEEN is an extra: pip install 'prixlm[baselines]'")

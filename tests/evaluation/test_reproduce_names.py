@@ -13,7 +13,7 @@ from prixlm import KB, PretrainConfig, PrixError
 from prixlm.entities.mirror import MirrorConfig
 from prixlm.evaluation.entity_linking import LinkingTask, withheld_tasks
 from prixlm.evaluation.lexicons import Dictionary
-from prixlm.evaluation.probing import Prompt, Prompts
+from prixlm.evaluation.probing.prompts import Prompt, Prompts
 from prixlm.evaluation.reproduce_names import (
     NamesConfig,
     NamesModels,

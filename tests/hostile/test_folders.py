@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError, remote
+from prixlm.engine.workspace import is_cached, seal
 from prixlm.entities.names import build_names
-from prixlm.files import is_cached, seal, write_atomically
+from prixlm.files import write_atomically
 from prixlm.kb.checks import check_table
 from prixlm.proposals.marks import Marks, NewMark
 from tests.helpers import count_tried
@@ -229,7 +230,7 @@ def test_deep_json_in_old_marks_caches_and_prompts_is_one_line(small: Path, tmp_
     prompts = tmp_path / "mlama" / "en"
     prompts.mkdir(parents=True)
     (prompts / "templates.jsonl").write_text(DEEP)
-    from prixlm.evaluation.probing import read_mlama_folder
+    from prixlm.evaluation.probing.prompts import read_mlama_folder
 
     with pytest.raises(PrixError, match="nested too deep"):
         read_mlama_folder(prompts.parent)

@@ -14,7 +14,7 @@ from rich.table import Table
 from prixlm import KB, EnrichConfig, PrixError, enrich
 from prixlm.cli.terminal import console, print_json, print_lines, print_note
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
-from prixlm.files import open_workspace
+from prixlm.engine.workspace import open_workspace
 from prixlm.reports.tables import ResultTable, write_tables
 from prixlm.untrusted import print_traceback, printable
 from tests.helpers import Ran, run_python

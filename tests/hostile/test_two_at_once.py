@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from prixlm import PrixError
-from prixlm.files import alone, locked, partial_folder, replacing
+from prixlm.engine.workspace import partial_folder
+from prixlm.files import alone, locked, replacing
 from prixlm.proposals.marks import Marks, NewMark
 from prixlm.reports.comparing import read_questions
 from prixlm.reports.tables import ResultTable, read_tables, write_tables

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prixlm import EngineConfig, PrixError, import_kb
-from prixlm.files import open_workspace
+from prixlm.engine.workspace import open_workspace
 from prixlm.importers import stage, streams
 from prixlm.importers.format import NUM_SAMPLES, Account, Chunk, Parsed, Reject
 from prixlm.importers.plan import plan_import

@@ -175,7 +175,8 @@ def _run_job(
     as_json: bool,
 ) -> None:
     """Run the job and print what was found, how far it can be believed, and what comes next."""
-    from prixlm.enrichment.job import export_format, run_job
+    from prixlm.enrichment.job import run_job
+    from prixlm.enrichment.source import export_format
     from prixlm.reports.console import print_next_steps, print_proposals
 
     screen = console()
@@ -215,7 +216,7 @@ def _run_job(
 
 def _print_costs(sources: list[Path], config: Any, given: Any, as_json: bool) -> None:
     """Print the steps of a job with their time, memory and disk; nothing is written."""
-    from prixlm.enrichment.job import estimate_job
+    from prixlm.enrichment.estimate import estimate_job
 
     with progress_bar() as progress:
         estimate = estimate_job(sources, config, given, progress)
@@ -376,11 +377,11 @@ def report(
     """
     from prixlm.enrichment.report import Report, write_report
     from prixlm.enrichment.trial import read_trials, reliability_curves, trial_tables
-    from prixlm.evaluation.link_prediction import read_result_tables
     from prixlm.evaluation.proposals import try_enrichment
     from prixlm.kb.store import KB
     from prixlm.proposals.tables import find_proposals, read_manifest, read_timings
     from prixlm.proposals.work import work_kb
+    from prixlm.reports.ranker_results import read_result_tables
 
     if tried < 0:
         raise PrixError(f"--try {tried}: expected 0 or more.")

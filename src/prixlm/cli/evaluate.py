@@ -314,7 +314,8 @@ def evaluate_probe(
     """
     if (mlama is None) == (not prompts):
         raise PrixError("name TSV files with --prompts, or a folder with --mlama.")
-    from prixlm.evaluation.probing import evaluate_models, read_bmlama_files, read_mlama_folder
+    from prixlm.evaluation.probing.prompts import read_bmlama_files, read_mlama_folder
+    from prixlm.evaluation.probing.tables import evaluate_models
     from prixlm.reports.kept import Kept
 
     if mlama is not None:
@@ -445,7 +446,7 @@ def evaluate_compare(
     (cosine)"[/b]
     """
     if len(files) == 2 and not row:
-        from prixlm.evaluation.link_prediction import compare_ranks
+        from prixlm.reports.ranks import compare_ranks
 
         tables = compare_ranks(*files)
     elif len(files) == 1 and len(row or ()) == 2:
@@ -470,8 +471,8 @@ def evaluate_merge(
 
     Example: [b]prixlm evaluate merge seed-0/table.json seed-1/table.json seed-2/table.json[/b]
     """
-    from prixlm.evaluation.link_prediction import read_run
     from prixlm.reports.comparing import merge_runs
+    from prixlm.reports.ranker_results import read_run
 
     show_tables(merge_runs([read_run(path) for path in runs]), "merged", to, as_json)
 

@@ -14,7 +14,7 @@ from prixlm.files import locked
 
 if TYPE_CHECKING:
     from prixlm.evaluation.entity_linking import LinkingTask
-    from prixlm.evaluation.probing import Prompts as LanguagePrompts
+    from prixlm.evaluation.probing.prompts import Prompts as LanguagePrompts
     from prixlm.reports.tables import ResultTable
 
 AnyKB = Annotated[Path, typer.Option("--kb", metavar="KB", help="A KB folder with links.")]
@@ -86,11 +86,11 @@ def reproduce_lp(
 
     Example: [b]prixlm reproduce lp --kb dbp5l --to table[/b]
     """
-    from prixlm.evaluation.link_prediction import result_tables
     from prixlm.evaluation.reproduce import ReproduceConfig
     from prixlm.evaluation.reproduce import reproduce_lp as run
     from prixlm.kb.store import KB
     from prixlm.reports.console import print_tables
+    from prixlm.reports.ranker_results import result_tables
 
     settings = _settings(ReproduceConfig, base, config, checkpoints)
     wanted = None if rows is None else parse_list(rows)
@@ -252,11 +252,11 @@ def reproduce_jmac(
 
     Example: [b]prixlm reproduce jmac --kb dbp5l --to jmac --seed 0[/b]
     """
-    from prixlm.evaluation.link_prediction import result_tables
     from prixlm.evaluation.protocols import JmacConfig
     from prixlm.evaluation.protocols import reproduce_jmac as run
     from prixlm.kb.store import KB
     from prixlm.reports.console import print_tables
+    from prixlm.reports.ranker_results import result_tables
 
     wanted = None if rows is None else parse_list(rows)
     codes = None if langs is None else parse_codes(langs)
@@ -278,7 +278,7 @@ def _prompts(
         raise PrixError("name a folder of TSVs with --prompts, or mLAMA's with --mlama.")
     if langs is not None and mlama is None:
         raise PrixError("--langs requires --mlama.")
-    from prixlm.evaluation.probing import read_bmlama_folder, read_mlama_folder
+    from prixlm.evaluation.probing.prompts import read_bmlama_folder, read_mlama_folder
 
     if mlama is not None:
         return read_mlama_folder(mlama, None if langs is None else parse_codes(langs))

@@ -27,15 +27,10 @@ import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer, SearchConfig
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.overwriting import check_new_file
+from prixlm.engine.workspace import open_workspace, partial_folder
 from prixlm.errors import PrixError
-from prixlm.files import (
-    ROW_FORMATS,
-    check_new_file,
-    disk_errors,
-    open_workspace,
-    partial_folder,
-    write_rows,
-)
+from prixlm.files import ROW_FORMATS, disk_errors, write_rows
 from prixlm.kb.store import KB
 from prixlm.remote import fetch_file, is_remote, local_copy, uri_of
 from prixlm.types import Array, Progress, Query

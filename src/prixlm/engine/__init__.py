@@ -1,1 +1,1 @@
-"""Where work runs: in this process, in several local ones, or on a Ray cluster."""
+"""Where work runs (this process, several, or Ray), and the folders it is resumed in."""

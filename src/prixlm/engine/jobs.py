@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from prixlm.engine.parts import FolderParts, Parts, StoreParts
+from prixlm.engine.workspace import Workspace
 from prixlm.errors import PrixError, ShardsFailed, Stopped
-from prixlm.files import Workspace, disk_errors
+from prixlm.files import disk_errors
 from prixlm.threads import usable_cores
 from prixlm.types import Progress
 

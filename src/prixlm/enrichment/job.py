@@ -17,7 +17,6 @@ the tokenizer of a compact model is not trained the same way twice.) The confide
 split; the proposals come from rankers that know everything (see `run.Whole`).
 """
 
-import hashlib
 import json
 import logging
 import shutil
@@ -28,12 +27,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from prixlm.engine.jobs import EngineConfig
 from prixlm.enrichment.budget import (
     DEFAULT_MINUTES,
-    Costs,
     Plan,
     check_effort,
     costs_lines,
@@ -41,18 +37,17 @@ from prixlm.enrichment.budget import (
     minutes_text,
     shorten_model,
 )
-from prixlm.enrichment.gaps import GapFinder
 from prixlm.enrichment.report import Report, write_report
-from prixlm.enrichment.run import EnrichConfig, Whole, enrich, num_asked
+from prixlm.enrichment.run import EnrichConfig, Whole, count_questions, enrich
+from prixlm.enrichment.source import check_folder, check_languages, identify, is_kb
 from prixlm.enrichment.trial import read_trials, reliability_curves, trial_tables
 from prixlm.entities.mirror import mirror
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, locked, read_json, write_atomically
-from prixlm.importers.plan import estimate_import, plan_import
+from prixlm.files import disk_errors, locked, write_atomically
+from prixlm.importers.plan import plan_import
 from prixlm.importers.run import import_kb
 from prixlm.kb.split import SplitConfig, split_kb
-from prixlm.kb.store import FORMAT as KB_FORMAT
-from prixlm.kb.store import KB, SCHEMAS
+from prixlm.kb.store import KB
 from prixlm.kb.unsplit import unsplit_kb
 from prixlm.languages import parse_languages
 from prixlm.proposals.marks import has_marks
@@ -65,14 +60,6 @@ from prixlm.training.pretrain import pretrain
 from prixlm.types import Progress
 
 logger = logging.getLogger(__name__)
-_EDGE = 1 << 16
-"""Bytes at the start and the end of a file that tell one dump from another."""
-_SPLIT_PER_SECOND, _ASKED_PER_SECOND, _FITTING = 300_000, 1_000, 20.0
-"""For estimates only: triples that are split in a second, questions asked without a model in a
-second, and the seconds that the confidence is fitted in."""
-_SECONDS_A_NAME = 0.05
-"""To write a name: 40 to 70 ms on one core, fitting included (docs/results/labels.md)."""
-_TRAIN_AND_ASK = "train and ask"
 _FEW_VALID = 100
 """Valid facts below which a confidence is hardly worth its name."""
 _TRAINED = ("graph", "graph-all", "model", "encoder")
@@ -175,85 +162,6 @@ def run_job(
         return job.run(overwrite)
 
 
-@dataclass(frozen=True)
-class JobEstimate:
-    """The steps of a job and what they are expected to cost."""
-
-    costs: dict[str, Costs]  # by step
-    plan: Plan | None  # None: made after the import, when the KB is there
-    notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the estimate for JSON."""
-        return asdict(self)
-
-    def as_text(self) -> str:
-        """Return one line per step, then the total and the notes."""
-        lines = costs_lines(self.costs, self.plan)
-        if self.plan is not None or _TRAIN_AND_ASK in self.costs:  # the main step is estimated
-            total = sum(costs.seconds for costs in self.costs.values())
-            lines.append(f"In all {minutes_text(total)}.")
-        return "\n".join([*lines, *self.notes])
-
-
-def estimate_job(
-    sources: Sequence[Path | str],
-    config: JobConfig,
-    given: Given | None = None,
-    progress: Progress | None = None,
-) -> JobEstimate:
-    """Return the steps of a job with their time, memory and disk; write nothing."""
-    paths, given = [Path(source) for source in sources], given or Given()
-    if not _is_kb(paths):
-        estimate = estimate_import(plan_import(paths, format=config.format))
-        read = Costs(seconds=estimate.seconds, disk=estimate.disk_bytes)
-        limit = 60 * (config.minutes or DEFAULT_MINUTES)
-        rest: dict[str, Costs] = {}
-        notes = ["Asking takes seconds to minutes, depending on what is missing."]
-        if config.effort == "standard":
-            rest = {_TRAIN_AND_ASK: Costs(seconds=max(0.0, limit - read.seconds))}
-            notes = ["What is trained is decided after the import, within the minutes."]
-        elif config.effort == "thorough":
-            notes = ["Import the source first (`prixlm import`) to estimate the training."]
-        return JobEstimate({"import": read} | rest, None, tuple(notes))
-    kb = KB(paths[0])
-    _check_languages(kb, config.into)
-    disk = sum(kb.path(table).stat().st_size for table in SCHEMAS if kb.path(table).is_file())
-    num_questions = count_questions(kb, config.proposals)
-    plan = make_plan(
-        kb,
-        kb,
-        config.effort,
-        minutes=config.minutes,
-        base=config.base,
-        num_questions=num_questions,
-        has=given.names(),
-        progress=progress,
-    )
-    seconds = kb.num_triples() / _SPLIT_PER_SECOND
-    step = "everything" if kb.num_triples(split="valid") else "split"
-    costs = {step: Costs(seconds=seconds, disk=disk)} | plan.costs
-    costs["fit and ask"] = Costs(seconds=_FITTING + num_questions / _ASKED_PER_SECOND)
-    if config.proposals.labels:
-        costs["names"] = Costs(seconds=_count_names(kb, config.proposals) * _SECONDS_A_NAME)
-    notes = [f"{num_questions:,} questions will be asked."]
-    if given.reader is not None:
-        notes.append("The reader takes about a second more for each, which is not counted here.")
-    return JobEstimate(costs, plan, (*notes, *plan.notes))
-
-
-def _count_names(kb: KB, config: EnrichConfig) -> int:
-    """Return how many names are written at most: to fit the confidence, and as proposals."""
-    concepts = kb.concepts()
-    num_concepts = len(np.unique(concepts))
-    total = 0
-    for lang in config.into:
-        ids = kb.entity_range(lang)
-        named = len(np.unique(concepts[ids.start : ids.stop]))
-        total += min(named, num_asked(config)) + min(num_concepts - named, config.written)
-    return total
-
-
 @contextmanager
 def open_job(
     sources: Sequence[Path | str],
@@ -266,9 +174,9 @@ def open_job(
 ) -> Iterator["Job"]:
     """Lock a work folder and yield its job; refuse the folder of another source."""
     paths, folder = [Path(source) for source in sources], Path(to)
-    identity = _identify(paths, config)
+    identity = identify(paths, config.format, config.langs)
     given = given or Given()
-    _check_folder(folder, paths, identity)
+    check_folder(folder, paths, identity, _MADE)
     _check_given(folder, given)
     with disk_errors(folder / STATE_FILE), locked(folder):
         state = read_state(folder)
@@ -303,7 +211,7 @@ class Job:
 
     def kb(self) -> KB:
         """Import the source, or open it if it is a KB."""
-        if _is_kb(self.sources):
+        if is_kb(self.sources):
             return KB(self.sources[0])
         folder = self.folder / "kb"
         if not folder.is_dir():
@@ -321,7 +229,7 @@ class Job:
     def split(self) -> KB:
         """Hold out some facts, unless the KB holds some out already."""
         kb = self.kb()
-        _check_languages(kb, self.config.into)
+        check_languages(kb, self.config.into)
         if kb.num_triples(split="valid"):
             return kb
         if kb.num_triples(split="train") < kb.num_triples():
@@ -330,7 +238,7 @@ class Job:
                 f"split with `prixlm split {kb.folder} --resplit --to SPLIT`, and enrich that."
             )
         folder = self.folder / "split"
-        if _is_kb([folder]) and KB(folder).withholds_links == self._withholds_links(kb):
+        if is_kb([folder]) and KB(folder).withholds_links == self._withholds_links(kb):
             return KB(folder)
         # That of another effort. The manifest goes first: a kill leaves a folder that is not a KB.
         (folder / "manifest.json").unlink(missing_ok=True)
@@ -600,79 +508,6 @@ class Job:
         return sum(value for name, value in seconds.items() if name != "plan")
 
 
-def export_format(folder: Path | str) -> str:
-    """Return the export format that the source of a work folder calls for."""
-    source = (read_state(Path(folder)) or {}).get("source", {})
-    return "quickstatements" if source.get("format") == "wikidata" else "nq"
-
-
-def count_questions(kb: KB, config: EnrichConfig) -> int:
-    """Return how many questions will be asked, those that fit and try the confidence too."""
-    gaps = GapFinder(kb, config.missing)
-    asked = sum(len(block.queries) for lang in config.into for block in gaps.find(lang))
-    return asked + len(config.into) * (config.fusion.facts + config.tried)
-
-
-def _is_kb(sources: Sequence[Path]) -> bool:
-    """Tell whether the source is a KB folder: one folder with the manifest of a KB."""
-    if len(sources) != 1:
-        return False
-    try:
-        values = read_json(sources[0] / "manifest.json")
-    except (OSError, ValueError):
-        return False
-    return isinstance(values, dict) and values.get("format") == KB_FORMAT
-
-
-def _identify(sources: Sequence[Path], config: JobConfig) -> dict[str, Any]:
-    """Return what tells a source from another one: not its path, which may change."""
-    if _is_kb(sources):
-        if config.format is not None or config.langs is not None:
-            raise PrixError("--format and --langs are for dumps, and the source is a KB folder.")
-        return {"kb": KB(sources[0]).fingerprint()}
-    for source in sources:
-        if (source / STATE_FILE).is_file():
-            raise PrixError(f"{source} is a work folder. Name a KB in it, such as {source / 'kb'}.")
-    plan = plan_import(sources, format=config.format)  # refuses what cannot be read, too
-    files = [
-        {"name": source.path.name, "size": source.path.stat().st_size, "edges": _hash(source.path)}
-        for source in sorted(plan.sources, key=lambda source: source.path.name)
-        if source.path.is_file()
-    ]
-    langs = ["all"] if config.langs == "all" else config.langs and list(config.langs)
-    return {"format": plan.format.name, "files": files, "langs": langs}
-
-
-def _hash(path: Path) -> str:
-    """Return a hash of the start and the end of a file: a dump may have a hundred gigabytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        digest.update(file.read(_EDGE))
-        file.seek(max(0, path.stat().st_size - _EDGE))
-        digest.update(file.read(_EDGE))
-    return digest.hexdigest()
-
-
-def _check_folder(folder: Path, sources: Sequence[Path], identity: dict[str, Any]) -> None:
-    """Refuse a folder of another source, or one that holds anything but a job's work."""
-    for source in sources:
-        if source.resolve() == folder.resolve():
-            raise PrixError(f"{folder} is the source. Name another folder to work in.")
-    if folder.exists() and not folder.is_dir():
-        raise PrixError(f"{folder} is a file: name a folder to work in.")
-    state = read_state(folder)
-    # What a kill leaves before the first state is written.
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if state is None and names - {"lock", f"{STATE_FILE}.tmp"}:
-        raise PrixError(f"{folder} exists and is not a work folder: name another one.")
-    # A folder in which nothing was made yet, because the source could not be read, is free.
-    if state is not None and state["source"] != identity and names & _MADE:
-        raise PrixError(
-            f"{folder} was made from another source ({_describe(state['source'])}; now "
-            f"{_describe(identity)}). Name another folder."
-        )
-
-
 def _check_given(folder: Path, given: Given) -> None:
     """Refuse models that are not there, or of the work folder itself: another plan deletes them."""
     for name, model in vars(given).items():
@@ -683,33 +518,3 @@ def _check_given(folder: Path, given: Given) -> None:
                 f"--{name} {model} is in the work folder, which uses its own models unasked. Leave "
                 "the option out, or move the model."
             )
-
-
-def _describe(identity: dict[str, Any]) -> str:
-    if "kb" in identity:
-        return f"the KB {identity['kb'][:8]}"
-    names = ", ".join(file["name"] for file in identity["files"][:3])
-    langs = f", languages {', '.join(identity['langs'])}" if identity["langs"] else ""
-    return f"{identity['format']} {names}".strip() + langs
-
-
-def _check_languages(kb: KB, into: Sequence[str]) -> None:
-    """Refuse languages that the KB lacks; say what a KB of one language allows."""
-    missing = sorted(set(into) - set(kb.languages))
-    imported = kb.manifest.options.get("langs")  # None for all
-    if imported is not None and set(missing) - set(imported):
-        raise PrixError(
-            f"{kb.folder} was imported without {', '.join(sorted(set(missing) - set(imported)))}. "
-            "Import the source again, in another folder."
-        )
-    if missing:
-        raise PrixError(
-            f"the source has no entity with a name in {', '.join(missing)}; it has "
-            f"{', '.join(kb.languages)}. Facts are proposed between named entities: choose one of "
-            "these, or add names in the language to the source."
-        )
-    if len(kb.languages) == 1:
-        logger.warning(
-            "the source has one language: no fact can be carried over from another. What similar "
-            "entities have is asked for; --effort standard answers more of it."
-        )

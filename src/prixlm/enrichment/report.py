@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from prixlm.config import is_kind
+from prixlm.engine.overwriting import check_pages
 from prixlm.errors import PrixError
-from prixlm.files import alone, check_pages, quote_path, write_atomically
+from prixlm.files import alone, quote_path, write_atomically
 from prixlm.kb.coverage import count_coverage
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability

@@ -35,6 +35,8 @@ import pyarrow.parquet as pq
 from prixlm.arrays import rank_in_group
 from prixlm.decoding.completer import Completer
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.overwriting import check_target
+from prixlm.engine.workspace import Workspace, open_workspace
 from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
 from prixlm.enrichment.labels import LabelConfig, propose_language
@@ -42,7 +44,7 @@ from prixlm.enrichment.links import LinkConfig, propose_links
 from prixlm.enrichment.trial import Trial, try_fusion
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import Workspace, check_target, open_workspace, publish, whole_folder
+from prixlm.files import publish, whole_folder
 from prixlm.kb.store import KB
 from prixlm.languages import parse_languages
 from prixlm.proposals.marks import has_marks
@@ -494,6 +496,13 @@ def _to_column(values: Any, kind: pa.DataType) -> pa.Array:
     if is_null is not None and pa.types.is_integer(kind):
         values = np.where(is_null, 0, values).astype(np.int64)
     return pa.array(values, mask=is_null).cast(kind)
+
+
+def count_questions(kb: KB, config: EnrichConfig) -> int:
+    """Return how many questions will be asked, those that fit and try the confidence too."""
+    gaps = GapFinder(kb, config.missing)
+    asked = sum(len(block.queries) for lang in config.into for block in gaps.find(lang))
+    return asked + len(config.into) * (config.fusion.facts + config.tried)
 
 
 def num_asked(config: EnrichConfig) -> int:

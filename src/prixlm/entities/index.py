@@ -25,21 +25,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
-from prixlm.entities.encoder import EntityEncoder
-from prixlm.errors import PrixError
-from prixlm.files import (
+from prixlm.engine.workspace import (
     Workspace,
-    disk_errors,
     drop_oldest_caches,
     is_cached,
     open_workspace,
     partial_folder,
-    publish,
-    read_json,
     read_stamp,
-    replacing,
-    write_atomically,
 )
+from prixlm.entities.encoder import EntityEncoder
+from prixlm.errors import PrixError
+from prixlm.files import disk_errors, publish, read_json, replacing, write_atomically
 from prixlm.kb.store import KB
 from prixlm.types import Array, Progress
 

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 
 from prixlm.decoding.batch import check_out
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.workspace import open_workspace, partial_folder
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import KINDS, build_vectors
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, open_workspace, partial_folder, write_rows
+from prixlm.files import disk_errors, write_rows
 from prixlm.kb.store import KB
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
 from prixlm.remote import local_copy

@@ -28,9 +28,10 @@ from accelerate.utils import gather
 from torch import Tensor
 
 from prixlm.config import to_toml
+from prixlm.engine.overwriting import check_kind
 from prixlm.entities.encoder import EncoderSettings, EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import check_kind, disk_errors, first_alone, locked, write_atomically
+from prixlm.files import disk_errors, first_alone, locked, write_atomically
 from prixlm.kb.store import KB
 from prixlm.languages import frequent_words
 from prixlm.lm.model import PrixLM, cached_tokens

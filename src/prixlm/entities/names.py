@@ -36,16 +36,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.arrays import group_starts, rank_in_group
-from prixlm.errors import PrixError
-from prixlm.files import (
+from prixlm.engine.workspace import (
     drop_oldest_caches,
     is_cached,
-    open_database,
     open_workspace,
     partial_folder,
-    publish,
     seal,
 )
+from prixlm.errors import PrixError
+from prixlm.files import open_database, publish
 from prixlm.kb.mapped import MappedTexts, TextWriter, map_column
 from prixlm.kb.store import KB, cache_folder
 from prixlm.romanise import reading_version, romanise

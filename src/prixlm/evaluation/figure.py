@@ -25,8 +25,9 @@ from prixlm.decoding.completer import Completer
 from prixlm.entities.encoder import load_model
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import LinkingTask, evaluate_linking, withheld_tasks
-from prixlm.evaluation.link_prediction import ALL, figures_by_language, rank_facts
-from prixlm.evaluation.probing import Prompts, describe_prompts, probe
+from prixlm.evaluation.link_prediction import figures_by_language, rank_facts
+from prixlm.evaluation.probing.asking import probe
+from prixlm.evaluation.probing.prompts import Prompts, describe_prompts
 from prixlm.evaluation.reproduce_names import NamesConfig, NamesModels
 from prixlm.evaluation.trained import Run, TrainedModels, check_stamp
 from prixlm.files import read_json, write_atomically
@@ -34,6 +35,7 @@ from prixlm.kb.store import KB
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.lm import ModelRanker
 from prixlm.reports.plots import plot_panels
+from prixlm.reports.ranker_results import ALL
 from prixlm.reports.tables import ResultTable, write_tables
 from prixlm.types import Progress
 

@@ -5,8 +5,7 @@
 
 `rank_facts` makes a table with a row per fact: the question, the true object, its rank and, if
 wanted, the best answers. All figures are computed from that table: by language and subset, and by
-relation. A `RankerResult` holds the figures of one ranker. It is saved as one JSON file, so that
-`reproduce lp` can resume, and is shown as `ResultTable`s.
+relation. They are kept and shown as `reports.ranker_results`, and the ranks as `reports.ranks`.
 """
 
 import contextlib
@@ -26,25 +25,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prixlm.config import checked
 from prixlm.decoding.completer import Completer
 from prixlm.decoding.reader import Reader
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.overwriting import check_pages
+from prixlm.engine.workspace import Workspace, open_workspace, partial_folder
 from prixlm.errors import PrixError
-from prixlm.files import (
-    Workspace,
-    alone,
-    check_pages,
-    open_workspace,
-    partial_folder,
-    replacing,
-    sketch,
-    whole_folder,
-    write_atomically,
-)
-from prixlm.kb.checks import check_table, read_checked
+from prixlm.files import alone, sketch, whole_folder, write_atomically
 from prixlm.kb.store import KB
-from prixlm.metrics import BEYOND, Figures, Interval, figures, rank_values
+from prixlm.metrics import BEYOND, Figures, figures
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.fusion import Fusion, FusionConfig
@@ -60,276 +49,26 @@ from prixlm.rankers.lm import ModelRanker, ReadingRanker
 from prixlm.rankers.pykeen import load_baseline
 from prixlm.rankers.suite import NAMES, UNTRAINED
 from prixlm.remote import absolute, is_remote, local_folder, staged_folder
-from prixlm.reports.comparing import difference_table
-from prixlm.reports.plots import plot_tables
-from prixlm.reports.tables import (
-    ResultTable,
-    name_rows,
-    read_json,
-    tables_from_json,
-    tables_markdown,
+from prixlm.reports.ranker_results import (
+    ALL,
+    HITS_DEPTH,
+    METRICS,
+    RankerResult,
+    describe_ranks,
+    figures_to_json,
+    plot_results,
+    result_tables,
+    write_results,
 )
+from prixlm.reports.ranks import column_of, write_ranks
+from prixlm.reports.tables import ResultTable
 from prixlm.types import Progress
-from prixlm.untrusted import guard_formula
 
-METRICS = {"hits_1": "Hits@1", "hits_3": "Hits@3", "hits_10": "Hits@10", "mrr": "MRR"}
-"""Fields of `Figures` that are shown, and their titles."""
-ALL = "all"
-"""The subset of all facts."""
-_HITS = 10
-"""Ranks that Hits@10 needs. A ranker whose ranks end here has no mean reciprocal rank."""
 _PART_FACTS = 2048
 """Facts that one ranker ranks for a part."""
 _FUSION = "fusion"
 _FOLDERS = ("models", "graphs", "baselines", "readers")
 """Fields of the config that name trained folders."""
-_RESULT: dict[str, Any] = {
-    "title": str,
-    "figures": dict[str, dict[str, dict[str, Any]]],
-    "how": str,
-    "training_seconds": float | None,
-    "ranking_seconds": float | None,
-    "max_rank": int,  # not in files of version 0.1
-}
-_FIGURES: dict[str, Any] = {
-    "number": int,
-    **dict.fromkeys(("hits_1", "hits_3", "hits_10", "mrr", "slack"), float | None),
-    "intervals": dict[str, list[float]],  # not in files of version 0.1
-}
-"""Kinds of the values of a result and of its figures in JSON."""
-_OPTIONAL_RESULT = ("training_seconds", "ranking_seconds", "max_rank")
-_RANKS = pa.schema(
-    {
-        "lang": pa.string(),
-        **dict.fromkeys(("subject", "relation", "object"), pa.int32()),
-        "rank": pa.float64(),
-    }
-)
-"""Columns of every file of ranks. Beside them, there is a column of booleans for each subset."""
-
-
-# Results: the figures of a ranker, and how they are saved and shown.
-
-
-@dataclass(frozen=True)
-class RankerResult:
-    """The figures of one ranker: a row of the link-prediction table."""
-
-    title: str
-    figures: dict[str, dict[str, Figures]]  # by language, then subset
-    how: str  # the search that gave the ranks, for people
-    training_seconds: float | None = None  # None if nothing was trained
-    ranking_seconds: float | None = None
-    max_rank: int = BEYOND  # higher ranks are unknown and count as 0 in the MRR
-
-    def value(self, lang: str, subset: str, metric: str) -> float:
-        """Return one figure; NaN if there are no facts or the ranks end before it is known."""
-        is_known = metric != "mrr" or self.max_rank > _HITS
-        return float(getattr(self.figures[lang][subset], metric)) if is_known else float("nan")
-
-    def interval(self, lang: str, subset: str, metric: str) -> Interval | None:
-        """Return the interval of one figure; None if the figure or its interval is not known."""
-        is_known = metric != "mrr" or self.max_rank > _HITS
-        return self.figures[lang][subset].intervals.get(metric) if is_known else None
-
-    @property
-    def details(self) -> dict[str, str]:
-        """How the ranks were found and how long training took, for the table."""
-        seconds = self.training_seconds
-        if seconds is None:
-            training = "none"
-        else:
-            training = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-        return {"ranks": self.how, "training": training}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result for JSON, which has no NaN: figures without facts are null."""
-        # asdict would keep NaN.
-        figures = {
-            lang: {subset: _figures_to_json(part) for subset, part in parts.items()}
-            for lang, parts in self.figures.items()
-        }
-        return dataclasses.asdict(self) | {"figures": figures}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], path: Path) -> "RankerResult":
-        """Read what `to_json` returned; `path` is for the error."""
-        try:
-            checked(values, _RESULT, optional=_OPTIONAL_RESULT)
-            figures = {
-                lang: {subset: _figures_from_json(part) for subset, part in parts.items()}
-                for lang, parts in values["figures"].items()
-            }
-            result = cls(**{**values, "figures": figures})
-        except (TypeError, ValueError) as error:
-            raise PrixError(
-                f"{path} is not a valid results row ({error}); delete it to recompute it."
-            ) from None
-        if "max_rank" not in values:  # version 0.1 wrote the limit into the text alone
-            limit = re.search(r"to rank (\d{1,9})", result.how)
-            return dataclasses.replace(result, max_rank=int(limit[1]) if limit else BEYOND)
-        return result
-
-    def save(self, path: Path) -> None:
-        """Write the result as one JSON file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(self.to_json(), indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> "RankerResult":
-        """Read what `save` wrote."""
-        return cls.from_json(read_json(path), path)
-
-
-def _figures_to_json(part: Figures) -> dict[str, Any]:
-    values = dataclasses.asdict(part)
-    return {name: None if value != value else value for name, value in values.items()}
-
-
-def _figures_from_json(values: Mapping[str, Any]) -> Figures:
-    checked(values, _FIGURES, optional=("intervals",))
-    known: dict[str, Any] = {
-        name: float("nan") if value is None else value for name, value in values.items()
-    }
-    ends = known.pop("intervals", {})  # not in files of version 0.1
-    return Figures(**known, intervals={name: Interval(*pair) for name, pair in ends.items()})
-
-
-def describe_ranks(max_rank: int, search: str = "exact", *remarks: str) -> str:
-    """Return how ranks were found, for a table: `beam K = 50, to rank 10`."""
-    limit = [f"to rank {max_rank}"] if max_rank < BEYOND else []
-    return ", ".join([search, *limit, *remarks])
-
-
-def result_tables(
-    results: Sequence[RankerResult],
-    metrics: Sequence[str] = tuple(METRICS),
-    subsets: Sequence[str] = (ALL,),
-    *,
-    with_details: bool = False,
-) -> list[ResultTable]:
-    """Return a table for each subset and metric: a row per ranker, a column per language."""
-    tables = []
-    for subset in subsets:
-        for metric in metrics:
-            table = ResultTable(METRICS[metric], subset="" if subset == ALL else subset)
-            for result in results:
-                for lang, parts in result.figures.items():
-                    if subset not in parts:  # ours have all, those of others need not
-                        continue
-                    number, asked = parts[subset].number, (lang, subset, metric)
-                    value, interval = result.value(*asked), result.interval(*asked)
-                    table.add(result.title, lang, value, number, interval)
-                if with_details:
-                    table.details[result.title] = result.details
-            tables.append(table)
-    return tables
-
-
-def write_results(to: Path, results: Mapping[str, Sequence[RankerResult]]) -> None:
-    """Write results by section as table.md, with all subsets, and as table.json."""
-    to.mkdir(parents=True, exist_ok=True)
-    sections = []
-    for title, rows in results.items():
-        # The subsets that these rows have: those of unseen entities differ from the others.
-        parts = (parts for row in rows for parts in row.figures.values())
-        subsets = list(dict.fromkeys(subset for part in parts for subset in part))
-        text = tables_markdown(result_tables(rows, subsets=subsets, with_details=True))
-        sections.append((f"## {title}\n\n" if title else "") + text)
-    values = {title or "rows": [row.to_json() for row in rows] for title, rows in results.items()}
-    # The data go first: after a kill in between, they tell that the page is ours.
-    write_atomically(to / "table.json", json.dumps(values, indent=1) + "\n")
-    write_atomically(to / "table.md", "\n".join(sections))
-
-
-def plot_results(results: Sequence[RankerResult], path: Path) -> None:
-    """Draw the MRR of all facts and, below, of those that no other language states."""
-    subsets = (ALL, "no transfer")
-    plot_tables(result_tables(results, ("mrr",), subsets), path)
-
-
-def read_result_tables(path: Path) -> list[ResultTable]:
-    """Read the tables of any task: the JSON that `evaluate --to` or `reproduce` wrote.
-
-    Link prediction is given as Hits@1 and Hits@10 over all facts.
-    """
-    # Link prediction saves results by section, all other tasks save a list of tables.
-    values = read_json(path)
-    if not isinstance(values, dict):
-        return tables_from_json(values, path)
-    return result_tables(_read_results(values, path), ("hits_1", "hits_10"))
-
-
-def read_run(path: Path) -> list[ResultTable]:
-    """Read all figures of one run of any task, to merge them with those of other seeds.
-
-    path: the JSON of `evaluate --to` or `reproduce`, or the folder of link prediction.
-    """
-    path = path / "table.json" if path.is_dir() else path
-    values = read_json(path)
-    if not isinstance(values, dict):
-        return tables_from_json(values, path)
-    # Sections of one file differ in their subsets, so each has tables of its own.
-    tables = []
-    for title, rows in values.items():
-        results = _read_results({title: rows}, path)
-        subsets = dict.fromkeys(s for row in results for part in row.figures.values() for s in part)
-        tables += result_tables(results, subsets=list(subsets))
-    return tables
-
-
-def _read_results(values: Mapping[str, Any], path: Path) -> list[RankerResult]:
-    """Return the rows of all sections that have figures."""
-    try:
-        rows = [row for rows in values.values() for row in rows]
-    except TypeError:
-        raise PrixError(f"{path} does not hold results of link prediction.") from None
-    results = [RankerResult.from_json(row, path) for row in rows]
-    return [row for row in results if row.figures]
-
-
-def compare_ranks(first: Path, second: Path) -> list[ResultTable]:
-    """Compare two rows fact by fact: Hits@1, Hits@10 and MRR on all facts and on each subset.
-
-    first, second: the ranks that `evaluate lp --to` or `reproduce lp` wrote as Parquet.
-    """
-    tables = [_read_ranks(path) for path in (first, second)]
-    facts = [table.select(["subject", "relation", "object"]) for table in tables]
-    if not facts[0].equals(facts[1]):
-        raise PrixError(f"{first} and {second} have different facts, and cannot be compared.")
-    # A list of ranks that ends earlier knows nothing beyond its limit; the other may.
-    ranks = [table["rank"].to_numpy() for table in tables]
-    lang = np.asarray(tables[0]["lang"].to_pylist())
-    subsets = {
-        name.replace("_", " "): tables[0][name].to_numpy()
-        for name, kind in zip(tables[0].schema.names, tables[0].schema.types, strict=True)
-        if pa.types.is_boolean(kind)
-    }
-    ours, theirs = name_rows([first, second])
-    compared = []
-    for subset, mask in subsets.items():
-        for metric in ("hits_1", "hits_10", "mrr"):
-            values = [rank_values(part)[metric] for part in ranks]
-            pairs = {}
-            for code in dict.fromkeys(lang.tolist()):
-                rows = mask & (lang == code)
-                pairs[code] = values[0][rows], values[1][rows]
-            title = METRICS[metric] + ("" if subset == ALL else f", {subset}")
-            compared.append(difference_table(title, ours, theirs, pairs))
-    return compared
-
-
-def _read_ranks(path: Path) -> pa.Table:
-    remedy = (
-        "It does not hold ranks: expected rows/KEY.parquet of `reproduce lp` or "
-        "answers/ROW.parquet of `evaluate lp --to`."
-    )
-    check_table(path, _RANKS, remedy)
-    subsets = [field for field in pq.read_schema(path) if pa.types.is_boolean(field.type)]
-    table = read_checked(path, pa.schema([*_RANKS, *subsets]), remedy)
-    if not (table["rank"].to_numpy() >= 1).all():
-        raise PrixError(f"{path}: rank has some below 1 or not a number. {remedy}")
-    return table
 
 
 # Ranks: one row per fact, and the figures that are computed from them.
@@ -416,33 +155,6 @@ def figures_by_relation(table: pa.Table, beyond: int = BEYOND) -> dict[str, Figu
     }
 
 
-def write_ranks(table: pa.Table, path: Path) -> None:
-    """Write a table of ranks as Parquet, or as TSV with lists joined by ` | `."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix not in (".parquet", ".tsv"):
-        raise PrixError(f"{path}: expected a name that ends in .parquet or .tsv.")
-    with replacing(path) as temporary:
-        if path.suffix == ".parquet":
-            pq.write_table(table, temporary, compression="zstd")
-            return
-        lines = ["\t".join(table.column_names)]
-        lines += ["\t".join(_cell(value) for value in row.values()) for row in table.to_pylist()]
-        temporary.write_text("\n".join(lines) + "\n", "utf-8")
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return " | ".join(_cell(item) for item in value)
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    text = " ".join(text.split())  # a tab or an end of line in a name would be a column or a row
-    return guard_formula(text) if isinstance(value, str) else text
-
-
-def column_of(subset: str) -> str:
-    """Return the column of a table of ranks that tells which facts are in a subset."""
-    return subset.replace(" ", "_")
-
-
 # Evaluation: all rankers of a command line.
 
 _OPTIONAL = tuple(key for key in UNTRAINED if key != "usual")
@@ -480,9 +192,10 @@ class EvaluateConfig:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
         if self.answers < 0 or self.fuse_facts < 1:
             raise PrixError("--answers is 0 or more, and --fuse-facts 1 or more.")
-        if not _HITS <= self.beyond <= BEYOND:
+        if not HITS_DEPTH <= self.beyond <= BEYOND:
             raise PrixError(
-                f"--beyond {self.beyond}: expected {_HITS}, which Hits@10 needs, to {BEYOND:,}."
+                f"--beyond {self.beyond}: expected {HITS_DEPTH}, which Hits@10 needs, "
+                f"to {BEYOND:,}."
             )
         unknown = [key for key in self.without if key not in _OPTIONAL]
         if unknown:
@@ -505,6 +218,12 @@ class Evaluation:
     # By ranker, then relation; the most frequent relations that the config asks for.
     relations: dict[str, dict[str, Figures]] = field(default_factory=dict)
     unseen: bool = False  # of facts with an unseen entity alone
+
+    def add(self, result: RankerResult, by_relation: Mapping[str, Figures], most: int) -> None:
+        """Add a row, and the figures of its `most` most frequent relations."""
+        self.results.append(result)
+        if most:
+            self.relations[result.title] = dict(list(by_relation.items())[:most])
 
     def tables(self) -> list[ResultTable]:
         """Return all figures of all facts, the MRR of the harder subsets, and the relations.
@@ -542,8 +261,8 @@ class Evaluation:
 
 def _relation_to_json(part: Figures, max_rank: int) -> dict[str, Any]:
     """Return the figures of a relation; ranks that end at 10 have no MRR."""
-    values = _figures_to_json(part)
-    return values if max_rank > _HITS else values | {"mrr": None}
+    values = figures_to_json(part)
+    return values if max_rank > HITS_DEPTH else values | {"mrr": None}
 
 
 def evaluate_rankers(
@@ -566,13 +285,7 @@ def evaluate_rankers(
     in_parts = engine is not None and engine != EngineConfig()
     if in_parts and to is None:
         raise PrixError("--engine and --workers require --to: finished parts are kept beside it.")
-    langs = config.langs or tuple(
-        lang for lang in kb.languages if kb.num_triples(lang, config.split)
-    )
-    if not langs:
-        raise PrixError(
-            f"{kb.folder} has no {config.split} triples: make some with `prixlm split`."
-        )
+    langs = _languages(kb, config)
     if to is not None:
         check_pages(to / "table.json", [to / "table.md"], lambda values: isinstance(values, dict))
     facts = _read_facts(kb, config, langs)
@@ -597,11 +310,8 @@ def evaluate_rankers(
         for (ranker, how), (table, seconds) in zip(rankers, tables, strict=True):
             by_language = figures_by_language(table, ranker.max_rank, subsets)
             result = RankerResult(ranker.name, by_language, how, None, seconds, ranker.max_rank)
-            evaluation.results.append(result)
             by_relation = figures_by_relation(table, ranker.max_rank)
-            if config.relations:
-                most_frequent = dict(list(by_relation.items())[: config.relations])
-                evaluation.relations[ranker.name] = most_frequent
+            evaluation.add(result, by_relation, config.relations)
             if to is not None:
                 _write_answers(to, result, table, by_relation)
         if to is not None:
@@ -610,6 +320,18 @@ def evaluate_rankers(
         if in_parts:
             work.remove()
     return evaluation
+
+
+def _languages(kb: KB, config: EvaluateConfig) -> Sequence[str]:
+    """Return the languages of a config, or all that have facts to rank."""
+    langs = config.langs or tuple(
+        lang for lang in kb.languages if kb.num_triples(lang, config.split)
+    )
+    if not langs:
+        raise PrixError(
+            f"{kb.folder} has no {config.split} triples: make some with `prixlm split`."
+        )
+    return langs
 
 
 def _read_facts(kb: KB, config: EvaluateConfig, langs: Sequence[str]) -> list[HeldOut]:

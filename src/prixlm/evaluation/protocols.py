@@ -30,14 +30,7 @@ import pyarrow.parquet as pq
 
 from prixlm.arrays import random_positions
 from prixlm.errors import PrixError
-from prixlm.evaluation.link_prediction import (
-    RankerResult,
-    describe_ranks,
-    figures_by_language,
-    rank_facts,
-    write_ranks,
-    write_results,
-)
+from prixlm.evaluation.link_prediction import figures_by_language, rank_facts
 from prixlm.evaluation.trained import TrainedModels, check_stamp
 from prixlm.files import whole_folder
 from prixlm.kb.concepts import count_linked, number_concepts
@@ -47,6 +40,8 @@ from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphConfig, GraphRanker
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.suite import NAMES, UNTRAINED
+from prixlm.reports.ranker_results import RankerResult, describe_ranks, write_results
+from prixlm.reports.ranks import write_ranks
 from prixlm.types import Progress
 
 GRAPH = "graph"

@@ -33,17 +33,7 @@ import pyarrow.parquet as pq
 
 from prixlm.decoding.completer import Completer
 from prixlm.errors import PrixError
-from prixlm.evaluation.link_prediction import (
-    ALL,
-    RankerResult,
-    column_of,
-    describe_ranks,
-    figures_by_language,
-    plot_results,
-    rank_facts,
-    write_ranks,
-    write_results,
-)
+from prixlm.evaluation.link_prediction import figures_by_language, rank_facts
 from prixlm.evaluation.trained import (
     Run,
     SearchSpace,
@@ -78,6 +68,14 @@ from prixlm.rankers.pykeen import (
 from prixlm.rankers.suite import UNTRAINED, make_suite
 from prixlm.reports.kept import Kept
 from prixlm.reports.plots import plot_curves
+from prixlm.reports.ranker_results import (
+    ALL,
+    RankerResult,
+    describe_ranks,
+    plot_results,
+    write_results,
+)
+from prixlm.reports.ranks import column_of, write_ranks
 from prixlm.training.pretrain import PretrainConfig, pretrain
 from prixlm.types import Progress
 

@@ -45,12 +45,8 @@ from prixlm.evaluation.entity_linking import (
     withheld_tasks,
 )
 from prixlm.evaluation.lexicons import Dictionaries, count_overlap, evaluate_lexicons
-from prixlm.evaluation.probing import (
-    CANDIDATE_RANKING,
-    Prompts,
-    describe_prompts,
-    evaluate_probing,
-)
+from prixlm.evaluation.probing.prompts import Prompts, describe_prompts
+from prixlm.evaluation.probing.tables import CANDIDATE_RANKING, evaluate_probing
 from prixlm.evaluation.trained import Run, TrainedModels, check_stamp, single_settings
 from prixlm.files import read_json, write_atomically
 from prixlm.kb.split import SplitConfig, split_kb

@@ -18,17 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
+from prixlm.engine.overwriting import check_target, kind_of
+from prixlm.engine.workspace import Workspace, open_workspace
 from prixlm.errors import PrixError
-from prixlm.files import (
-    Workspace,
-    check_target,
-    disk_errors,
-    kind_of,
-    locked,
-    open_workspace,
-    publish,
-    write_atomically,
-)
+from prixlm.files import disk_errors, locked, publish, write_atomically
 from prixlm.importers import stage, streams
 from prixlm.importers.format import Account, Chunk, Limits
 from prixlm.importers.join import Joins

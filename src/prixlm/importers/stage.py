@@ -29,8 +29,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.engine.local import end_with_parent
+from prixlm.engine.workspace import Workspace
 from prixlm.errors import PrixError
-from prixlm.files import Workspace, open_database, quote_path, read_json, sketch, whole_folder
+from prixlm.files import open_database, quote_path, read_json, sketch, whole_folder
 from prixlm.importers.format import (
     NUM_SAMPLES,
     STAGED,

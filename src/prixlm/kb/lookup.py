@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from prixlm.arrays import ragged_offsets, ragged_ranges
-from prixlm.files import is_cached, open_workspace, partial_folder, publish, seal
+from prixlm.engine.workspace import is_cached, open_workspace, partial_folder, seal
+from prixlm.files import publish
 from prixlm.kb.mapped import MappedTexts, TextWriter, map_column
 from prixlm.kb.store import KB, cache_folder
 from prixlm.types import Array, Entity, Progress

@@ -31,8 +31,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.arrays import ragged_offsets
+from prixlm.engine.overwriting import check_target
+from prixlm.engine.workspace import open_workspace
 from prixlm.errors import PrixError
-from prixlm.files import check_target, open_database, open_workspace, publish, quote_path
+from prixlm.files import open_database, publish, quote_path
 from prixlm.kb.concepts import count_linked
 from prixlm.kb.store import FORMAT, KB, SPLITS, quote_texts
 from prixlm.kb.writer import write_table

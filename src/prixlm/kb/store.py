@@ -34,8 +34,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prixlm.engine.workspace import is_cached
 from prixlm.errors import PrixError
-from prixlm.files import is_cached, quote_path, read_json, write_atomically
+from prixlm.files import quote_path, read_json, write_atomically
 from prixlm.kb.checks import check_table
 from prixlm.remote import is_remote, local_folder
 from prixlm.threads import usable_cores

@@ -14,7 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from prixlm.files import check_target, open_workspace, publish
+from prixlm.engine.overwriting import check_target
+from prixlm.engine.workspace import open_workspace
+from prixlm.files import publish
 from prixlm.kb.store import FORMAT, KB, SCHEMAS, SPLITS
 from prixlm.kb.writer import write_table
 

@@ -23,15 +23,9 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from prixlm.arrays import ragged_offsets, ragged_ranges
+from prixlm.engine.workspace import drop_oldest_caches, is_cached, open_workspace, partial_folder
 from prixlm.errors import PrixError
-from prixlm.files import (
-    drop_oldest_caches,
-    is_cached,
-    locked,
-    open_workspace,
-    partial_folder,
-    publish,
-)
+from prixlm.files import locked, publish
 from prixlm.kb.store import KB
 from prixlm.romanise import Reading, read_names, reading_version
 from prixlm.types import Array, Progress

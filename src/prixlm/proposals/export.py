@@ -36,15 +36,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyoxigraph as ox
 
+from prixlm.engine.overwriting import check_new_file
 from prixlm.errors import PrixError
-from prixlm.files import (
-    check_new_file,
-    disk_errors,
-    quote_path,
-    replacing,
-    write_atomically,
-    write_rows,
-)
+from prixlm.files import disk_errors, quote_path, replacing, write_atomically, write_rows
 from prixlm.kb.store import KB
 from prixlm.proposals import quickstatements
 from prixlm.proposals.confidence import corrected_confidence

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from prixlm.engine.overwriting import check_new_file
 from prixlm.errors import PrixError
-from prixlm.files import check_new_file, disk_errors, replacing
+from prixlm.files import disk_errors, replacing
 from prixlm.proposals.marks import (
     ACCEPTED,
     DISPUTED,

@@ -33,8 +33,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from prixlm.engine.overwriting import check_kind
 from prixlm.errors import PrixError
-from prixlm.files import check_kind, disk_errors, locked, read_json, replacing, write_atomically
+from prixlm.files import disk_errors, locked, read_json, replacing, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.kernels import linear_cross_entropy
 from prixlm.lm.lineage import Lineage

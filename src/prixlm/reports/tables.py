@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.config import checked
+from prixlm.engine.overwriting import check_pages
 from prixlm.errors import PrixError
-from prixlm.files import alone, check_pages, replacing, write_atomically
+from prixlm.files import alone, replacing, write_atomically
 from prixlm.files import read_json as parse_json
 from prixlm.metrics import Interval, bootstrap_mean
 from prixlm.types import Array

@@ -24,8 +24,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from prixlm.config import to_toml
+from prixlm.engine.overwriting import check_kind
 from prixlm.errors import PrixError
-from prixlm.files import check_kind, disk_errors, first_alone, locked, write_atomically
+from prixlm.files import disk_errors, first_alone, locked, write_atomically
 from prixlm.kb.store import KB
 from prixlm.lm.bases import base_fingerprint
 from prixlm.lm.compact import CompactConfig, make_compact

@@ -1,8 +1,6 @@
-"""Knowledge probing (Sec. 3.5): a prompt with a blank, and what the model puts there.
+"""A model asked what belongs into the blank of prompts (Sec. 3.5).
 
-    prompts = read_bmlama("en.tsv")
-    result = probe(model, prompts, "en")
-    tables, results = evaluate_probing({"model": model}, {"en": prompts})
+    probed = probe(model, read_bmlama("en.tsv"), "en")
 
 The model reads `<s> prompt </s>` in both directions and predicts at the mask itself (no shift).
 A decoder has no mask: it reads what is before the blank and continues it. There are two protocols:
@@ -14,215 +12,36 @@ A decoder has no mask: it reads what is before the blank and continues it. There
   is scored with n masks, as the mean log-probability of its pieces. A decoder scores it as the
   log-probability of the candidate and of the rest of the sentence.
 
-A model that has never seen a sentence (`compact`) knows names and facts, not prompts. Its figures
-show how much of that knowledge survives when it is asked in words. They say nothing about the
-paper's claim.
-
 Dimension letters: B prompts in a pass, L its longest, V vocabulary, C candidates, n pieces.
 """
 
-import csv
-import hashlib
-import json
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from prixlm.decoding.incremental import Stepper, score_continuations
-from prixlm.entities.encoder import load_model
 from prixlm.errors import PrixError
-from prixlm.files import parse_json
-from prixlm.lm.bases import base_fingerprint
+from prixlm.evaluation.probing.prompts import BLANK, Prompt, Prompts, count_problem
 from prixlm.lm.encoding import Batch
-from prixlm.lm.model import SETTINGS, PrixLM, read_settings
+from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import encode_names, word_space
 from prixlm.lm.trim import check_reading
-from prixlm.reports.kept import Kept
-from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.training.sampler import cut_batches
-from prixlm.types import Array, Progress
+from prixlm.types import Array
 
 logger = logging.getLogger(__name__)
-BLANK = "<mask>"
-CANDIDATE_RANKING = "candidate ranking"
-COMPACT_NOTE = (
-    "Compact models have never seen a sentence ({}): their figures show how much of their "
-    "knowledge of names survives when they are asked in words that they cannot read, and say "
-    "nothing about the paper's claim."
-)
-_VERSION = 1
-"""Of how prompts are asked: values that an earlier call kept belong to it."""
 _TOKENS = 1 << 13
 """Most padded tokens in one pass."""
 _LOGITS = 1 << 26
 """Most scores in one pass: each mask has one for every piece of the vocabulary."""
 _PROMPTS = 16
 """Prompts that a decoder reads at once."""
-_COLUMNS = ["Prompt", "Ans", "Candidate Ans", "Subject"]
-_TEMPLATE = ("relation", "template")
-
-
-# Prompts and their files.
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A sentence with one blank, its answer, and its candidates."""
-
-    text: str
-    answer: str
-    candidates: tuple[str, ...]
-    relation: str = ""
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """The prompts of one language, and how many were left out, by reason."""
-
-    prompts: list[Prompt]
-    problems: dict[str, int] = field(default_factory=dict)
-
-
-def read_bmlama(path: Path | str) -> Prompts:
-    """Read BMLAMA's TSV: `Prompt, Ans, Candidate Ans, Subject`; candidates joined by a comma."""
-    path = Path(path)
-    problems: Counter[str] = Counter()
-    prompts = []
-    for row in _read_rows(path):
-        candidates = tuple(filter(None, map(str.strip, (row["Candidate Ans"] or "").split(", "))))
-        prompt = Prompt((row["Prompt"] or "").strip(), (row["Ans"] or "").strip(), candidates)
-        why = _problem(prompt)
-        if why:
-            problems[why] += 1
-        else:
-            prompts.append(prompt)
-    return _checked(prompts, problems, path)
-
-
-def read_bmlama_files(paths: Sequence[Path]) -> dict[str, Prompts]:
-    """Read several of BMLAMA's TSVs, named by their languages: `en.tsv`."""
-    prompts: dict[str, Prompts] = {}
-    for path in paths:
-        if path.stem in prompts:
-            raise PrixError(f"two files of {path.stem}: pass one for each language.")
-        prompts[path.stem] = read_bmlama(path)
-    return prompts
-
-
-def read_bmlama_folder(folder: Path | str) -> dict[str, Prompts]:
-    """Read a folder of BMLAMA's TSVs, named by their languages: `en.tsv`."""
-    files = sorted(Path(folder).glob("*.tsv"))
-    if not files:
-        raise PrixError(f"{folder} has no .tsv file: expected one for each language, en.tsv.")
-    return read_bmlama_files(files)
-
-
-def _read_rows(path: Path) -> Iterator[dict[str, str | None]]:
-    try:
-        # No quoting: a quotation mark in a prompt is part of it.
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-            if not set(_COLUMNS) <= set(reader.fieldnames or ()):
-                raise PrixError(
-                    f"{path} has the columns {', '.join(reader.fieldnames or ['none'])}; expected "
-                    f"{', '.join(_COLUMNS)}."
-                )
-            yield from reader
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PrixError(f"{path} cannot be read as TSV: {error}.") from None
-
-
-def read_mlama(folder: Path | str, lang: str) -> Prompts:
-    """Read mLAMA's own layout: `LANG/templates.jsonl` and `LANG/P*.jsonl`.
-
-    The candidates of a relation are all answers that it has in this language.
-    """
-    own = Path(folder) / lang
-    problems: Counter[str] = Counter()
-    rows = _read_json_lines(own / "templates.jsonl", problems)
-    good = [row for row in rows if all(isinstance(row.get(x), str) for x in _TEMPLATE)]
-    _count(problems, "a template without a relation or a text", len(rows) - len(good))
-    templates = {row["relation"]: row["template"] for row in good}
-    prompts = []
-    for path in sorted(set(own.glob("*.jsonl")) - {own / "templates.jsonl"}):
-        template = templates.get(path.stem)
-        rows = _read_json_lines(path, problems)
-        named = [row for row in rows if row.get("obj_label") and row.get("sub_label")]
-        _count(problems, "a row without a subject or an object", len(rows) - len(named))
-        # Distinct and in the order of the file, so that the same list is shared by all prompts.
-        candidates = tuple(dict.fromkeys(str(row["obj_label"]) for row in named))
-        for row in named:
-            text = str(template or "").replace("[X]", str(row["sub_label"])).replace("[Y]", BLANK)
-            prompt = Prompt(text, str(row["obj_label"]), candidates, path.stem)
-            why = _problem(prompt) if template else "a relation without a template"
-            if why:
-                problems[why] += 1
-            else:
-                prompts.append(prompt)
-    return _checked(prompts, problems, own)
-
-
-def read_mlama_folder(folder: Path | str, langs: Sequence[str] | None = None) -> dict[str, Prompts]:
-    """Read mLAMA's prompts in some languages, or in all that the folder has."""
-    codes = langs or sorted(path.parent.name for path in Path(folder).glob("*/templates.jsonl"))
-    if not codes:
-        raise PrixError(f"{folder} has no LANG/templates.jsonl: expected mLAMA's layout.")
-    return {code: read_mlama(folder, code) for code in codes}
-
-
-def describe_prompts(part: Prompts) -> Any:
-    """Return prompts as JSON values, to recognise a table that was made from them.
-
-    All prompts of an mLAMA relation have the same hundreds of candidates, which are listed once.
-    """
-    if not any(prompt.relation for prompt in part.prompts):
-        return [asdict(prompt) for prompt in part.prompts]
-    texts = [(prompt.text, prompt.answer, prompt.relation) for prompt in part.prompts]
-    return [texts, {prompt.relation: prompt.candidates for prompt in part.prompts}]
-
-
-def _read_json_lines(path: Path, problems: Counter[str]) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text("utf-8-sig").split("\n")
-        values = [parse_json(line, "a line") for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise PrixError(f"{path} cannot be read as JSON lines: {error}.") from None
-    rows = [row for row in values if isinstance(row, dict)]
-    _count(problems, "a line that is not a JSON object", len(values) - len(rows))
-    return rows
-
-
-def _count(problems: Counter[str], why: str, number: int) -> None:
-    """Add to a count; a reason without a case is not listed."""
-    if number:
-        problems[why] += number
-
-
-def _problem(prompt: Prompt) -> str:
-    """Return why a prompt cannot be asked; nothing if it can."""
-    blanks = prompt.text.count(BLANK)
-    if blanks != 1:
-        return "no blank" if not blanks else "more than one blank"
-    return "" if prompt.answer else "no answer"
-
-
-def _checked(prompts: list[Prompt], problems: Counter[str], path: Path) -> Prompts:
-    for why, number in problems.items():
-        logger.warning("%s: %d prompts left out: %s", path, number, why)
-    if not prompts:
-        raise PrixError(f"{path} has no prompt with one blank ({BLANK}) and an answer.")
-    return Prompts(prompts, dict(problems))
-
-
-# Asking a model.
 
 
 @dataclass(frozen=True)
@@ -257,14 +76,16 @@ def probe(model: PrixLM, prompts: Prompts, lang: str, *, rank: bool = True) -> P
     problems = Counter(prompts.problems)
     # The paper's protocol asks only for answers of one piece; both need the prompt to fit.
     answers = probing.encode([prompt.answer for prompt in asked])
-    _count(problems, "an answer of no piece at all", sum(not pieces for pieces in answers))
+    count_problem(problems, "an answer of no piece at all", sum(not pieces for pieces in answers))
     words = probing.words()
     candidates = _Candidates(probing, asked, problems)
     fits = probing.fits(asked, candidates)
-    _count(problems, f"longer than the model takes ({model.max_length})", int((~fits).sum()))
+    count_problem(problems, f"longer than the model takes ({model.max_length})", int((~fits).sum()))
     rows = [row for row, pieces in enumerate(answers) if len(pieces) == 1 and fits[row]]
     stops = sum(not words[answers[row][0]] for row in rows)
-    _count(problems, "an answer that is a stop word or not a word (never the best word)", stops)
+    count_problem(
+        problems, "an answer that is a stop word or not a word (never the best word)", stops
+    )
     best = probing.best_words([asked[row].text for row in rows], words)
     ranked = probing.rank_candidates(asked, candidates, fits) if rank else {}
     by_relation: dict[str, list[bool]] = {}
@@ -502,11 +323,13 @@ class _Candidates:
         texts = list(dict.fromkeys(t for p in prompts for t in (p.answer, *p.candidates)))
         self.pieces = dict(zip(texts, probing.encode(texts), strict=True))
         empty = sum(not pieces for pieces in self.pieces.values())
-        _count(problems, "a candidate of no piece at all", empty)
+        count_problem(problems, "a candidate of no piece at all", empty)
         self._by_size: dict[tuple[str, ...], dict[int, tuple[list[str], Array]]] = {}
         counts = [self._num_candidates(prompt) for prompt in prompts]
         self.is_asked = [number > 1 for number in counts]
-        _count(problems, "no second candidate (not ranked)", sum(number == 1 for number in counts))
+        count_problem(
+            problems, "no second candidate (not ranked)", sum(number == 1 for number in counts)
+        )
 
     def _num_candidates(self, prompt: Prompt) -> int:
         """Count the candidates with the answer, which need not be among them; 0 if it is empty."""
@@ -543,186 +366,3 @@ class _Candidates:
             pieces = np.concatenate([pieces, [self.pieces[prompt.answer]]])
             is_answer = np.append(is_answer, True)
         return pieces, is_answer
-
-
-# Tables.
-
-
-Results = dict[str, dict[str, Probed]]
-"""What models answered, by row and language."""
-
-
-def evaluate_probing(
-    models: Mapping[str, PrixLM | Path | str],
-    prompts: Mapping[str, Prompts],
-    progress: Progress | None = None,
-    *,
-    kept: Kept | None = None,
-    identity: Mapping[str, Mapping[str, str]] | None = None,
-) -> tuple[list[ResultTable], Results]:
-    """Return tables of both protocols by model and language, and the answers behind them.
-
-    Which answers are one piece depends on the tokenizer. So the best words are counted twice: on
-    each model's own prompts, and on those whose answers are one piece for every model.
-    models: by row; of a folder, the model is loaded when its row is measured, and then dropped.
-    kept: what is measured so far. identity: by row and language, what a kept value belongs to, if
-    the caller does not know that all are of the same models and prompts.
-    """
-    kept = kept or Kept()
-    results: Results = {}
-    for row, model in models.items():
-        load = cache(partial(_opened, model))  # all values may be kept, and then none is loaded
-        for lang, part in prompts.items():
-            key = (row, lang) if identity is None else (identity[row][lang],)
-            measure = partial(_probe, load, part, lang)
-            results.setdefault(row, {})[lang] = Probed.from_json(kept.get(key, measure))
-            if progress is not None:
-                progress(f"probe {row}", len(results[row]), len(prompts))
-    single = ResultTable("best word", subset="one-piece answers", parallel=True)
-    ranked = ResultTable(CANDIDATE_RANKING, parallel=True)
-    # The first row of the ranking: what a draw among the candidates would reach.
-    for lang, part in prompts.items():
-        ranked.add("chance", lang, _chance(part))
-    for row, by_language in results.items():
-        for lang, probed in by_language.items():
-            _add(single, row, lang, probed.single)
-            _add(ranked, row, lang, probed.ranked)
-    for table in (single, ranked):
-        _keep_common(table, results)
-    single.notes.extend(_notes(models, results))
-    return [single, _common(results), ranked, *_by_relation(results)], results
-
-
-def _opened(model: PrixLM | Path | str) -> PrixLM:
-    return model if isinstance(model, PrixLM) else load_model(model)
-
-
-def _probe(load: Callable[[], PrixLM], prompts: Prompts, lang: str) -> dict[str, Any]:
-    return asdict(probe(load(), prompts, lang))
-
-
-def _add(table: ResultTable, row: str, lang: str, hits: Mapping[int, bool]) -> None:
-    """Add the share of hits, in the order of the prompts."""
-    table.add_questions(row, lang, np.array([hits[prompt] for prompt in sorted(hits)], bool))
-
-
-def _keep_common(table: ResultTable, results: Results) -> None:
-    """Forget the single answers of a language unless all models were asked the same prompts.
-
-    Rows are compared question by question.
-    """
-    is_single = table.metric != CANDIDATE_RANKING
-    for lang in next(iter(results.values()), {}):
-        asked = {
-            frozenset(by_language[lang].single if is_single else by_language[lang].ranked)
-            for by_language in results.values()
-        }
-        for row in results if len(asked) > 1 else ():
-            table.questions.pop((row, lang), None)
-
-
-def evaluate_models(
-    models: Sequence[Path],
-    prompts: Mapping[str, Prompts],
-    progress: Progress | None = None,
-    *,
-    most: int | None = None,
-    kept: Kept | None = None,
-) -> tuple[list[ResultTable], Results]:
-    """Probe model folders, named by their paths, one after another.
-
-    most: prompts sampled of each language. kept: what an earlier call measured, which is taken if
-    it was of the same model and prompts.
-    """
-    named = name_rows(models)
-    asked = {lang: sample_prompts(part, most) for lang, part in prompts.items()}
-    identity = None
-    if kept is not None:
-        digests = {lang: _digest([lang, describe_prompts(part)]) for lang, part in asked.items()}
-        identity = {
-            title: {lang: _digest([_VERSION, model, most, digests[lang]]) for lang in asked}
-            for title, model in ((title, _fingerprint(path)) for title, path in named.items())
-        }
-    return evaluate_probing(named, asked, progress, kept=kept, identity=identity)
-
-
-def sample_prompts(prompts: Prompts, most: int | None, seed: int = 0) -> Prompts:
-    """Return a sample of the prompts, in their order; all of them without a number.
-
-    Of files with the same number of rows, as BMLAMA's, the same rows are drawn.
-    """
-    if most is not None and most < 1:
-        raise PrixError(f"--most {most}: expected 1 or more prompts of each language.")
-    if most is None or most >= len(prompts.prompts):
-        return prompts
-    rows = np.sort(np.random.default_rng(seed).permutation(len(prompts.prompts))[:most])
-    return replace(prompts, prompts=[prompts.prompts[row] for row in rows.tolist()])
-
-
-def _digest(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-def _fingerprint(model: Path) -> list[Any]:
-    """Return what tells a model apart: its weights and tokenizer, and how it reads."""
-    is_ours = (model / SETTINGS).is_file()
-    return [base_fingerprint(model), read_settings(model).as_dict() if is_ours else None]
-
-
-def _common(results: Results) -> ResultTable:
-    """Count the best words on the prompts whose answers are one piece for every model."""
-    table = ResultTable("best word", subset="answers of one piece for every model", parallel=True)
-    for lang in next(iter(results.values()), {}):
-        parts = {row: by_language[lang].single for row, by_language in results.items()}
-        common = sorted(set.intersection(*map(set, parts.values())))
-        for row, single in parts.items():
-            _add(table, row, lang, {prompt: single[prompt] for prompt in common})
-    return table
-
-
-def _is_compact(model: PrixLM | Path | str) -> bool:
-    if isinstance(model, PrixLM):
-        return model.settings.lineage.base == "compact"
-    folder = Path(model)
-    return (folder / SETTINGS).is_file() and read_settings(folder).lineage.base == "compact"
-
-
-def _notes(models: Mapping[str, PrixLM | Path | str], results: Results) -> list[str]:
-    """Return what a reader has to know to compare the best words of models."""
-    notes = []
-    compact = [row for row, model in models.items() if _is_compact(model)]
-    if compact:
-        notes.append(COMPACT_NOTE.format(", ".join(compact)))
-    sizes = {
-        row: [probed.num_words for probed in by_language.values()]
-        for row, by_language in results.items()
-    }
-    if len({tuple(numbers) for numbers in sizes.values()}) > 1:
-        told = "; ".join(f"{row} {_range(numbers)}" for row, numbers in sizes.items())
-        notes.append(f"Words that the best one is chosen from: {told}. Fewer make it easier.")
-    return notes
-
-
-def _range(numbers: Sequence[int]) -> str:
-    """Return the smallest and the largest number: `1,000 to 1,200`."""
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _by_relation(results: Results) -> list[ResultTable]:
-    """Return a table for each language whose prompts name their relations: a row per relation."""
-    tables = []
-    for lang in next(iter(results.values()), {}):
-        table = ResultTable(f"{CANDIDATE_RANKING} by relation", subset=lang, parallel=True)
-        for row, by_language in results.items():
-            for relation, hits in by_language[lang].relations.items():
-                table.add_questions(relation, row, np.array(hits, bool))
-        if table.rows:
-            tables.append(table)
-    return tables
-
-
-def _chance(prompts: Prompts) -> float:
-    """Return the expected share of right answers if one of the candidates is drawn."""
-    sizes = [len({p.answer, *p.candidates}) for p in prompts.prompts if p.candidates]
-    return float(np.mean([1 / size for size in sizes if size > 1] or [np.nan]))
