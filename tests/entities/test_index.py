@@ -10,7 +10,13 @@ import pytest
 from prixlm import KB, EngineConfig, PrixError
 from prixlm.entities import index as index_module
 from prixlm.entities.encoder import EntityEncoder
-from prixlm.entities.index import NeighbourIndex, build_vectors, choose_kind, mean_similarity
+from prixlm.entities.index import (
+    NeighbourIndex,
+    build_vectors,
+    choose_kind,
+    mean_similarity,
+    repeatable_kind,
+)
 
 
 def unit(rows: int, width: int, seed: int) -> np.ndarray:
@@ -141,6 +147,17 @@ def test_the_mean_similarity_equals_a_sorted_table() -> None:
     np.testing.assert_allclose(mean_similarity(target, source, 3), expected, atol=1e-6)
     with pytest.raises(PrixError, match="one side is empty"):
         mean_similarity(target, source[:0], 3)
+
+
+def test_the_mean_similarity_to_many_comes_from_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prixlm.entities.index._EXACT_UP_TO", 100)
+    source, target = unit(400, 4, 0), unit(50, 4, 1)
+    exact = np.sort(target @ source.T)[:, -3:].mean(1)
+    found = mean_similarity(target, source, 3)
+    assert (found <= exact + 1e-6).all(), "lists miss neighbours, and invent none"
+    assert found.mean() > exact.mean() - 0.1
+    np.testing.assert_array_equal(found, mean_similarity(target, source, 3))
+    assert repeatable_kind(100) == "exact" and repeatable_kind(101) == "ivf"
 
 
 @pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf"])

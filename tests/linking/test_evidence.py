@@ -148,6 +148,61 @@ def test_vectors_of_an_encoder_are_compared_and_searched() -> None:
     assert pairs.column("encoder").tolist() == [1, 1]
 
 
+def make_vectors(count: int, seed: int) -> np.ndarray:
+    """Return unit rows, with a cluster in which every name is near every other."""
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(size=(count, 6)).astype(np.float32)
+    rows[: count // 2] += np.array([4, 0, 0, 0, 0, 0], np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+
+def test_csls_subtracts_how_crowded_it_is_around_both_names() -> None:
+    own, other = make_vectors(30, 0), make_vectors(25, 1)
+    ours = NameSide(Names([f"a{i}" for i in range(30)], np.arange(30), own))
+    theirs = NameSide(Names([f"b{i}" for i in range(25)], np.arange(25), other))
+    texts = TextEvidence(ours, theirs, without=("spelling", "romanised"))
+    pairs = Evidence(texts).pairs(np.arange(30), np.ones(25, bool))
+    assert len(pairs) > 100
+    for at in range(len(pairs)):
+        x, y = own[pairs.left[at]], other[pairs.right[at]]
+        around_x = sorted((float(x @ name) for name in other), reverse=True)[:10]
+        around_y = sorted((float(y @ name) for name in own), reverse=True)[:10]
+        expected = 2 * float(x @ y) - sum(around_x) / 10 - sum(around_y) / 10
+        assert pairs.column("csls")[at] == pytest.approx(expected, abs=1e-5)
+    # Its gaps are those of any other score.
+    score = pairs.column("csls")
+    np.testing.assert_allclose(pairs.column("csls_gap"), gap_to_others(score, pairs.left))
+    np.testing.assert_allclose(pairs.column("csls_back"), gap_to_others(score, pairs.right))
+
+
+def test_mentions_have_no_csls_so_that_none_depends_on_the_others() -> None:
+    own, other = make_vectors(30, 0), make_vectors(25, 1)
+    theirs = NameSide(Names([f"b{i}" for i in range(25)], np.arange(25), other))
+
+    def describe(number: int) -> tuple[TextEvidence, np.ndarray]:
+        names = Names([f"a{i}" for i in range(number)], np.arange(number), own[:number])
+        texts = TextEvidence(NameSide(names), theirs)
+        pairs = Evidence(texts, mutual=False).pairs(np.arange(number), np.ones(25, bool))
+        return texts, pairs.select(pairs.left == 0).features
+
+    texts, together = describe(30)
+    np.testing.assert_array_equal(together, describe(1)[1])
+    assert np.isnan(together[:, FEATURES.index("csls")]).all()
+    assert not np.isnan(together[:, FEATURES.index("encoder")]).any()
+    assert "crowding" not in vars(texts), "what is not used is not computed"
+
+
+def test_without_vectors_or_names_there_is_no_csls() -> None:
+    pairs = Evidence(TextEvidence(OURS, THEIRS)).pairs(ALL, np.ones(5, bool))
+    assert np.isnan(pairs.column("csls")).all() and np.isnan(pairs.column("csls_back")).all()
+    ours = NameSide(Names(["x"], np.arange(1), np.eye(6, dtype=np.float32)[:1]))
+    none = NameSide(Names([], np.zeros(0, np.int64), np.zeros((0, 6), np.float32)))
+    assert len(Evidence(TextEvidence(ours, none)).pairs(np.arange(1), np.ones(0, bool))) == 0
+    left_out = TextEvidence(ours, ours, without=("encoder",))
+    pairs = Evidence(left_out).pairs(np.arange(1), np.ones(1, bool))
+    assert len(pairs) == 1 and np.isnan(pairs.column("csls")).all()
+
+
 def test_translations_of_a_decoder_are_candidates_and_scores() -> None:
     there = Pairs(np.array([2, 0]), np.array([3, 0]), np.array([0.5, 0.25], np.float32))
     back = Pairs(np.array([1]), np.array([4]), np.array([0.75], np.float32))

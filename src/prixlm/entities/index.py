@@ -361,21 +361,31 @@ def choose_kind(num_vectors: int) -> str:
     return "hnsw" if num_vectors <= _HNSW_UP_TO else "ivf"
 
 
+def repeatable_kind(num_vectors: int) -> str:
+    """Return the kind of index whose answers are the same each time it is built.
+
+    Threads build a slightly different HNSW graph each time; inverted lists are the same.
+    """
+    return "exact" if choose_kind(num_vectors) == "exact" else "ivf"
+
+
 def mean_similarity(vectors: Array, others: Array, neighbours: int) -> Array:
     """Return the mean cosine of each vector to its nearest `others`: (N,) float32.
 
     It tells how crowded the space around a vector is; CSLS (Conneau et al., 2018) subtracts it.
+    Exact up to as many others as an exact index has, by inverted lists above.
     """
     if not len(others):
         raise PrixError("CSLS needs vectors on both sides: one side is empty.")
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(np.ascontiguousarray(others, np.float32))
+    index = NeighbourIndex.build(others, kind=repeatable_kind(len(others)))
     means = np.empty(len(vectors), np.float32)
     count = min(neighbours, len(others))
     # In blocks, so that only one block at a time is copied to contiguous float32.
     for start in range(0, len(vectors), 1 << 14):
-        block = np.ascontiguousarray(vectors[start : start + (1 << 14)], np.float32)
-        means[start : start + len(block)] = index.search(block, count)[0].mean(axis=1)
+        score = index.search(vectors[start : start + (1 << 14)], count).score
+        found = np.isfinite(score)  # the lists that are searched may hold fewer
+        total = np.where(found, score, 0).sum(axis=1)
+        means[start : start + len(score)] = total / np.maximum(1, found.sum(axis=1))
     return means
 
 

@@ -9,11 +9,16 @@ facts, too few links, no encoder, no decoder) brings no candidates, and its feat
 trees can read. An entity of ours is asked by its label and aliases; of its names and those of a
 candidate, the two that are spelled most alike are compared.
 
+Vectors are compared by cosine, and by CSLS (Conneau et al., 2018), which subtracts how close either
+name is to the other side's names at all. Mentions have no CSLS: how close a name is to mentions
+would depend on which of them are asked together.
+
 Dimension letters: P candidate pairs, K features.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -37,11 +42,13 @@ from prixlm.types import Array
 
 PER_SOURCE = 20
 """Candidates that each kind of evidence brings for an entity."""
+CSLS_NEIGHBOURS = 10
+"""Names of the other side whose mean cosine says how crowded the space around a name is."""
 MIN_LINKS = 50
 """Links below which nothing is learnt from them."""
 SCORES = (
     *("spelling", "romanised", "chunks", "maps", "facts", "neighbours", "around", "encoder"),
-    *("decoder", "decoder_reverse"),
+    *("csls", "decoder", "decoder_reverse"),
 )
 """Features by which the candidates of an entity, and the entities of a candidate, compete."""
 _TEXT = (
@@ -61,7 +68,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "romanised": ("romanised", "romanised_grams", "words"),
     "words": ("chunks", "maps"),
     "graph": ("facts", "neighbours", "around", *_GRAPH),
-    "encoder": ("encoder",),
+    "encoder": ("encoder", "csls"),
     "decoder": ("decoder", "decoder_reverse"),
 }
 """Features by kind of evidence. Lengths, digits and aliases belong to all kinds."""
@@ -145,6 +152,26 @@ class TextEvidence:
             found.append(nearest_dense(self.vectors[0][rows], self.vectors[1], k, among))
         return [Pairs(rows[pairs.left], pairs.right, pairs.score) for pairs in found]
 
+    @cached_property
+    def crowding(self) -> tuple[Array, Array]:
+        """Return the mean cosine of each name to its nearest names of the other side: (N,) each.
+
+        It costs a search for each side, once for all links that are known in turn.
+        """
+        assert self.vectors is not None
+        from prixlm.entities.index import mean_similarity
+
+        ours, theirs = self.vectors
+        return (
+            mean_similarity(ours, theirs, CSLS_NEIGHBOURS),
+            mean_similarity(theirs, ours, CSLS_NEIGHBOURS),
+        )
+
+    def csls(self, row: Array, name: Array, cosine: Array) -> Array:
+        """Return twice the cosine of two names, less how crowded it is around both: (P,)."""
+        ours, theirs = self.crowding
+        return np.asarray(2 * cosine - ours[row] - theirs[name])
+
 
 class Evidence:
     """All evidence, as far as some links are known."""
@@ -161,7 +188,8 @@ class Evidence:
     ) -> None:
         """Learn from links. links: entities of ours, and theirs. ids: both sides in the graph.
 
-        mutual: entities compete for a candidate. Mentions do not: many may mean the same.
+        mutual: entities compete for a candidate. Mentions do not: many may mean the same, and what
+        is said of one must not depend on the others.
         """
         self.texts, self.mutual = texts, mutual
         self.graph = None if graph is None or ids is None or "graph" in texts.without else graph
@@ -243,6 +271,8 @@ class Evidence:
             columns |= _compare_graph(self.graph, self.ids[0][left], self.ids[1][right])
         if texts.vectors is not None:
             columns["encoder"] = dense_dots(*texts.vectors, row, name)
+            if self.mutual and len(row):
+                columns["csls"] = texts.csls(row, name, columns["encoder"])
         for key, found in zip(KINDS["decoder"], texts.translated or (), strict=False):
             columns[key] = scores_of(found, left, right)
         for key in (key for kind in texts.without for key in KINDS[kind]):
@@ -342,11 +372,9 @@ def nearest_dense(queries: Array, names: Array, k: int, among: Array | None = No
         return renumber(nearest_dense(queries, names[among], k), among)
     if not len(names):
         return Pairs(*(np.zeros(0, np.int64),) * 3)
-    from prixlm.entities.index import NeighbourIndex, choose_kind
+    from prixlm.entities.index import NeighbourIndex, repeatable_kind
 
-    # Threads build a slightly different HNSW graph each time; inverted lists are the same.
-    kind = "exact" if choose_kind(len(names)) == "exact" else "ivf"
-    index = NeighbourIndex.build(names, kind=kind)
+    index = NeighbourIndex.build(names, kind=repeatable_kind(len(names)))
     found = index.search(queries, min(k, len(names)))
     row = np.broadcast_to(np.arange(len(queries))[:, None], found.entity.shape)
     kept = (found.entity >= 0) & (found.score > 0)
