@@ -256,6 +256,21 @@ def test_rows_of_unseen_entities_that_need_no_model_are_made_alone(
     assert path.stat().st_mtime_ns == before
 
 
+def test_rows_of_unseen_entities_with_a_graph_need_no_model(numbered: KB, tmp_path: Path) -> None:
+    rows = reproduce_lp(numbered, tmp_path, CONFIG, ["unseen-graph"])
+    titles = ["usual object", "links: pairs", "names: similar", "names: shared"]
+    titles += ["names: new objects", "ComplEx, merged", "graph: new objects"]
+    titles += ["fused: links, rules and names"]
+    titles += ["fused: links, rules, names and new objects by the graph"]
+    assert [row.title for row in rows] == [
+        f"{title}, links {links}" for links in ("kept", "removed") for title in titles
+    ]
+    folder = tmp_path / "unseen" / "remove"
+    assert (folder / "graph").is_dir() and not (folder / "models").exists()
+    # Each fusion has a folder of its own: one refuses the rankers of the other.
+    assert (folder / "fusion").is_dir() and (folder / "fusion-graph").is_dir()
+
+
 def make_ring(folder: Path, *more: str) -> KB:
     """Twenty linked concepts whose entities are all in train, and more facts."""
     lines = ["lang\tsubject\trelation\tobject\tsplit"]

@@ -82,6 +82,9 @@ def test_trained_rankers_are_loaded_and_identify_the_suite(
     assert suite.model is None and suite.graph is not None
     assert [ranker.name for ranker in suite.rankers] == [*NAMES, "graph"]
     assert np.isfinite(suite.graph.best(read_facts(nordic, "en").queries, 1).score).all()
+    opened = load_suite(nordic, graph=tmp_path / "graph", open_world=True)
+    assert [one.name for one in opened.rankers] == [*NAMES, "graph", "graph: new objects"]
+    assert opened.reading(nordic, ("train", "test")).open_world is opened.open_world
     again = load_suite(nordic, graph=tmp_path / "graph")
     other = load_suite(nordic, graph=tmp_path / "other")
     assert suite.identity == again.identity != other.identity

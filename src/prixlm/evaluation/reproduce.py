@@ -48,7 +48,14 @@ from prixlm.kb.split import SplitConfig, split_kb, unseen_triples
 from prixlm.kb.store import KB
 from prixlm.metrics import BEYOND, figures
 from prixlm.rankers.base import Ranker
-from prixlm.rankers.complex import METHOD, GraphConfig, GraphRanker, load_graph, train_graph
+from prixlm.rankers.complex import (
+    METHOD,
+    ComplEx,
+    GraphConfig,
+    GraphRanker,
+    load_graph,
+    train_graph,
+)
 from prixlm.rankers.fusion import FusionConfig
 from prixlm.rankers.heldout import (
     SUBSETS,
@@ -58,6 +65,7 @@ from prixlm.rankers.heldout import (
     unseen_facts,
 )
 from prixlm.rankers.lm import ModelRanker
+from prixlm.rankers.names import OpenWorldRanker
 from prixlm.rankers.pykeen import (
     MODELS,
     BaselineConfig,
@@ -81,14 +89,19 @@ from prixlm.types import Progress
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("checkpoints", "unseen-paper", "unseen-keep", "unseen-remove", "unseen-names")
+PARTS = (
+    *("checkpoints", "unseen-paper", "unseen-keep", "unseen-remove"),
+    *("unseen-names", "unseen-graph"),
+)
 """Parts of the table that are not rows: a curve, the paper's table of unseen entities, two of our
-own, and the rows of these two that need neither a model nor a graph."""
+own, and the rows of these two that need neither a model nor a graph, or no model."""
 PAPER_SUBSETS = (*UNSEEN_SUBSETS, "unseen in links, too")
 """Of the paper's unseen facts: all, which end is unseen, and those that no link names either."""
 UNSEEN_NAMES = ("usual", "pairs", "similar-names", "shared-names", "new-objects", "fused")
-UNSEEN_ROWS = (*UNSEEN_NAMES[:-1], "graph", "model", "fused")
-"""Rows of the tables of unseen entities: without a model or a graph, and all in their order."""
+UNSEEN_GRAPH = (*UNSEEN_NAMES, "graph", "open-world", "fused-graph")
+UNSEEN_ROWS = (*UNSEEN_NAMES[:-1], "graph", "open-world", "model", "fused", "fused-graph")
+"""Rows of the tables of unseen entities: without a model or a graph, without a model, and all in
+their order."""
 _UNSEEN_LINKS: tuple[Literal["keep", "remove"], ...] = ("keep", "remove")
 """What happens to the links of held-out entities."""
 _SECONDS = b"seconds"
@@ -521,10 +534,17 @@ class Reproduction:
         """Return what makes each row: rankers that can answer, and ComplEx, which cannot."""
         kb = models.kb
 
-        def graph() -> _Made:
+        def embedding() -> tuple[ComplEx, float | None]:
             config = dataclasses.replace(self.config.graph, epochs=self.config.unseen_graph_epochs)
-            model, seconds = models.graph(config)
+            return models.graph(config)
+
+        def graph() -> _Made:
+            model, seconds = embedding()
             return _Made(GraphRanker(kb, model), seconds)
+
+        def open_world() -> _Made:
+            model, seconds = embedding()
+            return _Made(OpenWorldRanker(kb, model), seconds)
 
         def prix_lm() -> _Made:
             settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
@@ -534,18 +554,26 @@ class Reproduction:
             model = ModelRanker(completer, search="beam", name=title, progress=self.progress)
             return _Made(model, run.seconds, f"beam K = {model.beam}")
 
+        # Both are fitted on the valid facts: those of other concepts that train has not seen.
+        langs = [lang for lang in self.langs if kb.num_triples(lang, "valid")]
+
         def fused() -> _Made:
-            # Fitted on the valid facts: those of other concepts that train has not seen either.
-            rankers = make_suite(kb).rankers
-            langs = [lang for lang in self.langs if kb.num_triples(lang, "valid")]
-            fusion = models.fusion(rankers, self.config.fusion, langs)
+            fusion = models.fusion(make_suite(kb).rankers, self.config.fusion, langs)
             fusion.name = "fused: links, rules and names"
             return _Made(fusion, fusion.seconds)
+
+        def fused_graph() -> _Made:
+            model, seconds = embedding()
+            rankers = make_suite(kb, open_world=OpenWorldRanker(kb, model)).rankers
+            fusion = models.fusion(rankers, self.config.fusion, langs, "fusion-graph")
+            fusion.name = "fused: links, rules, names and new objects by the graph"
+            return _Made(fusion, None if seconds is None else seconds + fusion.seconds)
 
         makers: dict[str, Callable[[], _Made]] = {
             key: partial(_untrained, kb, key) for key in UNTRAINED
         }
-        return makers | {"graph": graph, "model": prix_lm, "fused": fused}
+        makers |= {"graph": graph, "open-world": open_world, "model": prix_lm}
+        return makers | {"fused": fused, "fused-graph": fused_graph}
 
 
 def _describe(config: BaselineConfig) -> str:
@@ -614,6 +642,7 @@ def reproduce_lp(
     unseen: list[RankerResult] = []
     for links in _UNSEEN_LINKS:
         keys: Sequence[str] = UNSEEN_NAMES if "unseen-names" in wanted else ()
+        keys = UNSEEN_GRAPH if "unseen-graph" in wanted else keys
         unseen += table.unseen(links, UNSEEN_ROWS if f"unseen-{links}" in wanted else keys)
     is_known = (to / "rows" / "all-beam.json").exists()
     paper = table.unseen_paper() if is_known or "unseen-paper" in wanted else []

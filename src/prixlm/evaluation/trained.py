@@ -158,11 +158,15 @@ class TrainedModels:
         return self.folder / "searched" / row / (lang or "merged")
 
     def fusion(
-        self, rankers: Sequence[Ranker], config: FusionConfig, langs: Sequence[str]
+        self,
+        rankers: Sequence[Ranker],
+        config: FusionConfig,
+        langs: Sequence[str],
+        name: str = "fusion",
     ) -> Fusion:
         """Return a fusion of rankers that is fitted on the valid facts of `langs`."""
         # The file is written last, so a fusion that has it is complete.
-        folder = self.folder / "fusion"
+        folder = self.folder / name
         if not (folder / "fusion.json").exists():
             Fusion.fit(self.kb, rankers, config, langs, self.progress).save(folder)
         return Fusion.load(self.kb, rankers, folder)

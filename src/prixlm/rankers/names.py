@@ -2,27 +2,33 @@
 
 Names are compared by the rare n-grams that they share. A concept has the n-grams of all its names,
 in all languages and with aliases. Where a KB has descriptions, they count as further names, but not
-in `SharedNames`: what is described alike is of one type, and not related. Three rankers:
+in `SharedNames`: what is described alike is of one type, and not related. Three rankers, and one
+that has a graph embedding beside the names:
 
 - `SimilarNames`: the objects of subjects with similar names. `Oulu railway station` lies in the
   country where other railway stations do;
 - `NewObjects`: entities without facts whose names are like those of the relation's objects. The
   only evidence for an object that training never saw and that shares nothing with the subject;
 - `SharedNames`: entities named like the subject, or like what the subject is known to be related
-  to. `Paris Saint-Germain` lies in Paris.
+  to. `Paris Saint-Germain` lies in Paris;
+- `OpenWorldRanker`: entities without facts by the graph embedding, in which their names place them.
+  The subject counts too: it finds a new member of *this* band, `NewObjects` a new musician.
 
     ranker = SimilarNames(kb)
     ranked = ranker.best(queries, 10)
 
-Dimension letters: R relations (relation r backwards is r + R), C concepts, F n-grams, T triples.
+Dimension letters: R relations (relation r backwards is r + R), C concepts, F n-grams, T triples,
+Q queries, H width of a vector.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy.sparse import csr_array
+import torch
+from scipy.sparse import csr_array, hstack
+from torch import Tensor
 
 from prixlm.arrays import (
     group_starts,
@@ -36,7 +42,9 @@ from prixlm.entities.names import MAX_TEXT, fold
 from prixlm.kb.merged_graph import read_merged
 from prixlm.kb.store import KB
 from prixlm.rankers.base import ConceptRanker, Pairs, Queries, read_merged_triples
+from prixlm.rankers.complex import ComplEx, GraphRanker
 from prixlm.rankers.links import ObjectShares
+from prixlm.romanise import romanise
 from prixlm.types import Array
 
 logger = logging.getLogger(__name__)
@@ -62,22 +70,23 @@ _MAX_AROUND = 8
 _BLOCK = 512
 """Names that are compared with all others at once."""
 
-_GRAMS_OF: "WeakKeyDictionary[KB, dict[bool, csr_array]]" = WeakKeyDictionary()
+_GRAMS_OF: "WeakKeyDictionary[KB, dict[tuple[bool, bool], csr_array]]" = WeakKeyDictionary()
 
 
-def read_grams(kb: KB, *, descriptions: bool = False) -> csr_array:
+def read_grams(kb: KB, *, descriptions: bool = False, romanised: bool = False) -> csr_array:
     """Return the n-grams of each concept's names by weight (tf-idf): (C, F), rows of length 1.
 
     The rankers of one KB share them. descriptions: those of the descriptions too, if it has any.
+    romanised: those of the names in Latin letters.
     """
-    descriptions = descriptions and kb.has_descriptions
+    kind = descriptions and kb.has_descriptions, romanised
     made = _GRAMS_OF.setdefault(kb, {})
-    if descriptions not in made:
-        made[descriptions] = _count_grams(kb, descriptions)
-    return made[descriptions]
+    if kind not in made:
+        made[kind] = _count_grams(kb, *kind)
+    return made[kind]
 
 
-def _count_grams(kb: KB, descriptions: bool) -> csr_array:
+def _count_grams(kb: KB, descriptions: bool, romanised: bool = False) -> csr_array:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     concept = kb.concepts().astype(np.int64)
@@ -92,7 +101,13 @@ def _count_grams(kb: KB, descriptions: bool) -> csr_array:
     )
     parts = [np.zeros(0, np.int64)]
     for entity, names in kb.all_names(descriptions=descriptions):
-        found = csr_array(hashing.transform([fold(name)[:MAX_TEXT] for name in names]))
+        texts = [fold(name)[:MAX_TEXT] for name in names]
+        if romanised:
+            langs = [kb.languages[number] for number in kb.language_of(entity).tolist()]
+            # A name without any Latin letters stands for itself.
+            read = zip(romanise(texts, langs), texts, strict=True)
+            texts = [(new or old)[:MAX_TEXT] for new, old in read]
+        found = csr_array(hashing.transform(texts))
         owner = np.repeat(concept[entity], np.diff(found.indptr))
         parts.append(np.unique(pair_keys(owner, found.indices)))
     # The languages of a concept are in different batches, so an n-gram may come again.
@@ -332,6 +347,85 @@ class RelationGuesser:
         votes /= (np.bincount(row, votes, len(concepts)) + _PRIOR)[row]
         shape = (len(concepts), self._held.shape[0])
         return (csr_array((votes, (row, column)), shape=shape) @ self._held).tocsr()
+
+
+class OpenWorldRanker(GraphRanker):
+    """Ranks entities without facts by a graph embedding in which their names place them.
+
+    The graph embedding knows nothing about an entity that train does not have. Here such an entity
+    gets the mean vector of the known concepts with the most similar names, an open-world extension
+    of the embedding (Shah et al., 2019), and the embedding scores it like any other.
+
+    A subject with facts has the vector that was trained. Objects with facts have no score: other
+    evidence lists them, and here they would push the new ones out of every list (docs/log.md).
+    """
+
+    def __init__(
+        self,
+        kb: KB,
+        model: ComplEx,
+        splits: Sequence[str] = ("train",),
+        name: str = "graph: new objects",
+    ) -> None:
+        """Place the entities without facts in some splits."""
+        super().__init__(kb, model, name=name)
+        known = np.unique(read_merged(kb, splits).source)
+        self.is_known = np.zeros(model.num_nodes, bool)
+        self.is_known[known] = True
+        new = np.flatnonzero(~self.is_known)
+        self.extended = extend(model, new, place(kb, new, known, model.node))
+        self.model = self.extended
+        # (C,) whether a concept has a vector: a new one whose name is like no other has none.
+        self.is_placed = self.is_known | self.extended.node.any(dim=1).cpu().numpy()
+
+    def _tables(self, queries: Queries) -> Iterator[tuple[int, Tensor]]:
+        """Yield the scores of all candidates; only new ones that have a vector are finite."""
+        entities = self.kb.entity_range(queries.lang)
+        candidate = self.node[entities.start : entities.stop]
+        is_out = torch.from_numpy(self.is_known[candidate] | ~self.is_placed[candidate])
+        is_lost = torch.from_numpy(~self.is_placed[self.node[queries.subject]])  # (Q,) subjects
+        for start, table in super()._tables(queries):
+            table[:, is_out] = float("-inf")
+            table[is_lost[start : start + len(table)]] = float("-inf")
+            yield start, table
+
+
+def extend(model: ComplEx, new: Array, vectors: Tensor) -> ComplEx:
+    """Return a copy of an embedding with other vectors for new concepts, and without biases.
+
+    What training did to the vector and the bias of a concept without facts is to push them away
+    from every question. vectors: (new, H).
+    """
+    rank = model.node.shape[1] // 2
+    extended = type(model)(model.num_nodes, len(model.relation) // 2, rank, len(model.bias))
+    with torch.no_grad():
+        extended.node.copy_(model.node)
+        extended.node[torch.from_numpy(new)] = vectors
+        extended.relation.copy_(model.relation)
+        extended.bias.zero_()
+    return extended
+
+
+def place(kb: KB, new: Array, known: Array, node: Tensor) -> Tensor:
+    """Return the vectors of concepts without facts, 0 if no known name is similar: (new, H).
+
+    Known concepts vote with the cosine of the names to the power of 3; `_PRIOR` votes for 0 keep
+    the vectors short where names are little alike. node: (C, H).
+    """
+    grams = _read_both(kb)
+    row, column, cosine = most_similar(grams[new], grams[known].T.tocsr(), _VOTERS)
+    votes = cosine.astype(float) ** _POWER
+    votes /= (np.bincount(row, votes, len(new)) + _PRIOR)[row]
+    weights = csr_array((votes, (row, column)), shape=(len(new), len(known)))
+    trained = node.detach().cpu().numpy()[known]
+    return torch.from_numpy(np.asarray(weights @ trained, np.float32))
+
+
+def _read_both(kb: KB) -> csr_array:
+    """Return the n-grams of each concept's names, as they are spelled and romanised: (C, 2F)."""
+    both = (read_grams(kb, descriptions=True, romanised=is_read) for is_read in (False, True))
+    # Divided by the root of 2, two rows of length 1 side by side are one row of length 1.
+    return csr_array(hstack([grams * np.float32(0.5**0.5) for grams in both], format="csr"))
 
 
 def keep_best(owner: Array, target: Array, score: Array, k: int) -> Pairs:

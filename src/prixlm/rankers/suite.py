@@ -29,7 +29,7 @@ from prixlm.rankers.links import (
     where_unstated,
 )
 from prixlm.rankers.lm import ModelRanker, ReadingRanker
-from prixlm.rankers.names import NewObjects, SharedNames, SimilarNames
+from prixlm.rankers.names import NewObjects, OpenWorldRanker, SharedNames, SimilarNames
 from prixlm.rankers.rules import PathRules, SimilarRules
 from prixlm.types import Progress
 
@@ -71,6 +71,7 @@ class Suite:
     links: Mapping[str, LinkRanker]  # by key
     rules: Mapping[str, Ranker]  # by key
     graph: Ranker | None = None  # a graph embedding
+    open_world: Ranker | None = None  # the same, for objects without facts
     reader: Ranker | None = None  # a decoder that is asked in words
     identity: str = ""  # hashes of the trained ones: cached results belong to these
 
@@ -78,8 +79,9 @@ class Suite:
     def rankers(self) -> list[Ranker]:
         """All rankers, in the order in which a fusion takes them."""
         model = [] if self.model is None else [self.model]
-        last = [ranker for ranker in (self.graph, self.reader) if ranker is not None]
-        return [*model, *self.links.values(), *self.rules.values(), *last]
+        last = [self.graph, self.open_world, self.reader]
+        trained = [ranker for ranker in last if ranker is not None]
+        return [*model, *self.links.values(), *self.rules.values(), *trained]
 
     def selections(self) -> dict[str, list[Ranker]]:
         """Return the rankers to compare: links alone, the model alone, and all of them."""
@@ -100,6 +102,7 @@ def make_suite(
     graph: Ranker | None = None,
     reader: Ranker | None = None,
     *,
+    open_world: Ranker | None = None,
     splits: Sequence[str] = ("train",),
     identity: str = "",
 ) -> Suite:
@@ -112,7 +115,13 @@ def make_suite(
     for key in _WHERE_UNSTATED:
         rules[key] = where_unstated(rules[key], links["lookup"])
     return Suite(
-        model=model, links=links, rules=rules, graph=graph, reader=reader, identity=identity
+        model=model,
+        links=links,
+        rules=rules,
+        graph=graph,
+        open_world=open_world,
+        reader=reader,
+        identity=identity,
     )
 
 
@@ -124,16 +133,19 @@ def load_suite(
     splits: Sequence[str] = ("train",),
     *,
     reader: Path | str | None = None,
+    open_world: bool = False,
     split: KB | None = None,
 ) -> Suite:
     """Open a Prix-LM, a graph embedding and a reader, if given, and make the links and rules.
 
     A model or an embedding that was trained on another KB is refused: it may know the facts that a
     confidence is fitted on. A reader is a base that no KB was used for; it reads train facts.
+    open_world: the graph also ranks objects without facts, by their names.
     split: a split of `kb`, whose models are welcome too.
     """
     model_ranker: Ranker | None = None
     graph_ranker: Ranker | None = None
+    new_objects: Ranker | None = None
     reading: ReadingRanker | None = None
     identity = []
     if model is not None:
@@ -145,6 +157,8 @@ def load_suite(
     if graph is not None:
         embedding = load_graph(graph, kb, split)
         graph_ranker = GraphRanker(kb, embedding, name=GRAPH_NAME)
+        if open_world:
+            new_objects = OpenWorldRanker(kb, embedding, splits)
         # Training changes all weights, so nodes and biases identify an embedding.
         weights = (embedding.node, embedding.bias)
         content = b"".join(part.detach().numpy().tobytes() for part in weights)
@@ -154,4 +168,6 @@ def load_suite(
         reading = ReadingRanker(kb, Reader(kb, reader), name=READER_NAME, progress=progress)
         identity.append(reading.identity)
     rankers = model_ranker, graph_ranker, reading
-    return make_suite(kb, *rankers, splits=splits, identity=" ".join(identity))
+    return make_suite(
+        kb, *rankers, open_world=new_objects, splits=splits, identity=" ".join(identity)
+    )
