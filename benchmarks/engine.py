@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -128,7 +129,7 @@ class ProcessorTime:
 
 
 def answer(
-    model: Path, kb: KB, queries: Path, out: Path, options: tuple[str, ...]
+    model: Path, kb: KB, queries: Path, out: Path, options: Sequence[str]
 ) -> tuple[float, float]:
     """Run the command in a process of its own; return its seconds, and those of processors."""
     out.unlink(missing_ok=True)
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for KB, model and answers")
     parser.add_argument("--model", type=Path, help="a Prix-LM of DBP-5L")
     parser.add_argument("--queries", default="20000", help="numbers of queries, comma-separated")
+    parser.add_argument("--beam", help="beam size of all commands; default: prixlm's own")
     parser.add_argument("--engines", default=",".join(ENGINES), help="of: " + ", ".join(ENGINES))
     arguments = parser.parse_args()
     work = arguments.work
@@ -165,13 +167,15 @@ def main() -> None:
     results = []
     for number in sizes:
         write_queries(kb, number, work / f"queries-{number}.parquet")
-    answer(model, kb, work / f"queries-{PART}.parquet", work / "answers.parquet", ())  # caches
+    beam = ("--beam", arguments.beam) if arguments.beam else ()
+    answer(model, kb, work / f"queries-{PART}.parquet", work / "answers.parquet", beam)  # caches
     for name in arguments.engines.split(","):
         start, start_work = 0.0, 0.0
+        options = (*ENGINES[name], *beam)
         for number in sizes:
             out = work / "answers.parquet"
             queries = work / f"queries-{number}.parquet"
-            seconds, work_seconds = answer(model, kb, queries, out, ENGINES[name])
+            seconds, work_seconds = answer(model, kb, queries, out, options)
             digest = hashlib.sha256(out.read_bytes()).hexdigest()[:12]
             if number == PART:
                 start, start_work = seconds, work_seconds

@@ -124,9 +124,13 @@ def test_an_archive_that_expands_without_end_is_read_in_little_memory(
     if not FULL and (pack, unit) not in ((gz, ZEROS), (xz, b"en\ta\tr\tb\n"), (zst, ZEROS)):
         pytest.skip("in make test-full")
     free = streams.FREE_EXPANSION if FULL and unit == ZEROS else LOWERED
-    mib, said = peak(pack(tmp_path / "bomb", unit), tmp_path / "to", free)
+    path = pack(tmp_path / "bomb", unit)
+    mib, said = peak(path, tmp_path / "to", free)
     assert mib < usual + MORE_MIB, said
-    assert "truncated or damaged archive" in said or "line too long" in said
+    if unit != ZEROS and pack in (gz, zipped):
+        assert said == "{}"  # deflate makes equal lines 515 times smaller: no bomb, and all is read
+    else:
+        assert "truncated or damaged archive" in said or "line too long" in said
 
 
 def test_an_archive_with_a_vast_dictionary_is_refused_before_it_is_allocated(
