@@ -1,6 +1,7 @@
 """Tables that others may have written: refused in one line where they are opened."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError
-from prixlm.kb.checks import check_table
+from prixlm.kb.checks import check_ids, check_table
 
 SCHEMA = pa.schema({"id": pa.int32(), "name": pa.string(), "origin": pa.list_(pa.string())})
 ROWS = {"id": [0, 1], "name": ["a", "b"], "origin": [["en"], []]}
@@ -74,3 +75,30 @@ def test_a_kb_with_other_numbers_of_rows_than_it_states_is_refused(toy: KB) -> N
         PrixError, match=r"relations.parquet has 3 rows, and manifest.json states 4"
     ):
         KB(toy.folder)
+
+
+def test_ids_that_the_footer_is_silent_about_are_refused_as_rows_are_read(
+    toy: KB, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kb"
+    shutil.copytree(toy.folder, folder)
+    for table, column in (("triples", "object"), ("entities", "id")):
+        path = folder / f"{table}.parquet"
+        rows = pq.read_table(path)
+        wrong = pa.array([*rows[column].to_pylist()[:-1], 10**6], pa.int32())
+        rows = rows.set_column(rows.column_names.index(column), column, wrong)
+        pq.write_table(rows, path, write_statistics=False)
+    kb = KB(folder)
+    with pytest.raises(PrixError, match="object has ids from 1 to 1000000, expected 0 to"):
+        list(kb.batches("triples"))
+    with pytest.raises(PrixError, match="object has ids from"):
+        list(kb.batches("triples", langs=toy.languages))
+    with pytest.raises(PrixError, match=r"id has ids from 0 to 1000000.*Import the KB again\."):
+        list(kb.all_names())
+
+
+def test_null_ids_are_refused_as_rows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    check_ids(path, pa.record_batch({"id": pa.array([], pa.int32())}), {"id": 2}, "Again.")
+    with pytest.raises(PrixError, match=r"id has nulls\. Again\."):
+        check_ids(path, pa.record_batch({"id": pa.array([0, None])}), {"id": 2}, "Again.")

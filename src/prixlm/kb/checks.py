@@ -5,8 +5,8 @@
 Only the footer is read, and columns of lists, whose nulls it does not tell. The footer has the type
 of each column and, for each row group, how many values are null and which are the least and the
 greatest. So a table that is not what we write is refused in one line where it is opened, not by an
-error deep in a query. A footer can lie about the values: then what is read is wrong, as it would be
-with other values.
+error deep in a query. A footer can lie about the values: what is read then is wrong, as it would be
+with other values, but `check_ids` refuses ids that no row has.
 """
 
 import os
@@ -85,6 +85,23 @@ def read_checked(path: Path, schema: pa.Schema, remedy: str) -> pa.Table:
         if table[name].null_count:
             raise PrixError(f"{path}: {name} has nulls. {remedy}")
     return table
+
+
+def check_ids(path: Path, batch: pa.RecordBatch, bounds: Mapping[str, int], remedy: str) -> None:
+    """Refuse rows of a table whose ids are null or beyond the number that there are.
+
+    bounds: columns of ids, each with the number of ids that there are.
+    """
+    for name in bounds.keys() & set(batch.schema.names):
+        column, number = batch.column(name), bounds[name]
+        if column.null_count:
+            raise PrixError(f"{path}: {name} has nulls. {remedy}")
+        if not len(column):
+            continue
+        ends = pc.min_max(column).as_py()
+        if ends["min"] < 0 or ends["max"] >= number:
+            found = f"ids from {ends['min']} to {ends['max']}"
+            raise PrixError(f"{path}: {name} has {found}, expected 0 to {number - 1}. {remedy}")
 
 
 @dataclass(frozen=True)

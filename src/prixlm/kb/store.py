@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 from prixlm.engine.workspace import is_cached
 from prixlm.errors import PrixError
 from prixlm.files import quote_path, read_json, write_atomically
-from prixlm.kb.checks import check_table
+from prixlm.kb.checks import check_ids, check_table
 from prixlm.remote import is_remote, local_folder
 from prixlm.threads import usable_cores
 from prixlm.types import Array, Entity
@@ -191,25 +191,29 @@ class KB:
 
     def _check_tables(self) -> None:
         """Refuse tables that are not what we write: the folder may come from anyone."""
-        described = self.manifest.counts.get("descriptions", 0)
         sizes = {
             "entities": self.num_entities,
             "relations": self.num_relations,
             "triples": self.num_triples(),
-            "descriptions": described,
+            "descriptions": self.manifest.counts.get("descriptions", 0),
         }
         for table, schema in SCHEMAS.items():
             if table in _OPTIONAL and not self.path(table).is_file():
                 continue
-            bounds = {name: sizes[_IDS[name]] for name in schema.names if name in _IDS}
-            if "id" in schema.names:
-                bounds["id"] = sizes[table]
+            bounds = self._bounds(table)
             rows = check_table(self.path(table), schema, _REMEDY, bounds=bounds)
             if rows != sizes.get(table, rows):
                 raise PrixError(
                     f"{self.path(table)} has {rows:,} rows, and manifest.json states "
                     f"{sizes[table]:,}. {_REMEDY}"
                 )
+
+    def _bounds(self, table: str) -> dict[str, int]:
+        """Return the columns of ids that a table has, each with the number of ids there are."""
+        sizes = {"entities": self.num_entities, "relations": self.num_relations}
+        names = SCHEMAS[table].names
+        bounds = {name: sizes[_IDS[name]] for name in names if name in _IDS}
+        return bounds | {"id": sizes[table]} if "id" in names else bounds
 
     def __reduce__(self) -> "tuple[type[KB], tuple[Path]]":
         """Pickle a KB as its folder, which another process opens again."""
@@ -271,6 +275,19 @@ class KB:
         batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a table in order, of some languages and one split if given."""
+        bounds = self._bounds(table)
+        for batch in self._read(table, columns, langs, split, batch_rows):
+            check_ids(self.path(table), batch, bounds, _REMEDY)
+            yield batch
+
+    def _read(
+        self,
+        table: str,
+        columns: Sequence[str] | None,
+        langs: Sequence[str] | None,
+        split: str | None,
+        batch_rows: int,
+    ) -> Iterator[pa.RecordBatch]:
         # Without a selection the file is read directly, in its own order.
         if langs is None and split is None:
             with pq.ParquetFile(self.path(table)) as file:
@@ -383,6 +400,7 @@ class KB:
             f"ORDER BY id, is_alias, name OFFSET {start}"
         )
         for batch in self.stream(query, batch_rows):
+            check_ids(self.path("entities"), batch, self._bounds("entities"), _REMEDY)
             yield np.asarray(batch.column(0)), batch.column(1).to_pylist()
 
     def relation_names(self, lang: str) -> list[str]:
