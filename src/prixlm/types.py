@@ -103,6 +103,7 @@ class Answer:
     name: str
     score: float  # log-probability, or the ranker's own score
     rank: int  # from 1
+    evidence: str = ""  # of a linked mention: the kinds that put it first, joined by commas
 
 
 @dataclass(frozen=True, slots=True)

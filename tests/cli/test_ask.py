@@ -96,6 +96,7 @@ def test_link_finds_the_nearest_entities(toy_run: Path) -> None:
     assert [row["mention"] for row in linked] == ["Finland", "Suomi"]
     best = linked[0]["answers"][0]
     assert best["name"] == "Finland" and best["lang"] == "en" and best["rank"] == 1
+    assert "spelling" in best["evidence"]
 
 
 def test_link_takes_a_file_of_mentions(toy_run: Path, tmp_path: Path) -> None:

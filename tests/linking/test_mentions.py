@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
@@ -45,6 +46,13 @@ def test_the_concept_answers_in_the_language_that_is_asked_for(linker: MentionLi
     english = linker.kb.entity_range("en")
     [[best, *_]] = linker.link([finnish], lang="en")
     assert best.entity in english and [a.rank for a in answers] == [1, 2, 3][: len(answers)]
+
+
+def test_each_answer_says_which_evidence_put_it_first(linker: MentionLinker) -> None:
+    finnish = linker.kb.names([linker.kb.entity_range("fi").start])[0]
+    [[best, *others]] = linker.link([finnish], k=3, lang="fi")
+    assert best.evidence.split(", ")[:2] == ["spelling", "romanised"]
+    assert all(other.evidence == "" for other in others if other.score < 0.01)
 
 
 def import_labels(folder: Path, labels: list[tuple[str, str, str]]) -> KB:
@@ -148,6 +156,7 @@ def test_workers_link_with_the_confidence_that_was_fitted_once(
     for workers, out in enumerate(outs, start=1):
         link_file(linker, tmp_path / "m.txt", out, engine=EngineConfig(workers=workers))
     assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert "spelling" in pq.read_table(outs[0])["evidence"][0].as_py()
 
 
 def test_blocks_do_not_change_the_answers(
@@ -158,7 +167,7 @@ def test_blocks_do_not_change_the_answers(
     monkeypatch.setattr(module, "_BLOCK", 7)
     parts = linker.candidates(mentions, 3)
     assert np.array_equal(whole.row, parts.row) and np.array_equal(whole.mention, parts.mention)
-    assert np.allclose(whole.confidence, parts.confidence)
+    assert np.allclose(whole.confidence, parts.confidence) and whole.evidence == parts.evidence
     assert len(linker.candidates([], 3).row) == 0
 
 

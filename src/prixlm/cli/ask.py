@@ -333,7 +333,12 @@ def _link(
             {
                 "mention": mention,
                 "answers": [
-                    {"rank": answer.rank, "score": answer.score, **dataclasses.asdict(entity)}
+                    {
+                        "rank": answer.rank,
+                        "score": answer.score,
+                        "evidence": answer.evidence,
+                        **dataclasses.asdict(entity),
+                    }
                     for answer, entity in zip(answers, entities, strict=True)
                 ],
             }

@@ -102,7 +102,7 @@ def _propose(
         problem.ids[1][linked.pairs.right[rows]],
     )
     spelled = np.fmax(linked.pairs.column("spelling"), linked.pairs.column("romanised"))
-    evidence = [kinds.split(", ") if kinds else [] for kinds in linked.origins(rows)]
+    evidence = [kinds.split(", ") if kinds else [] for kinds in linked.pairs.origins(rows)]
     return _table(kb, asked, others, linked.confidence[rows], spelled[rows], evidence)
 
 

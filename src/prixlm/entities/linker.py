@@ -38,6 +38,7 @@ SCHEMA = pa.schema(
         ("key", pa.string()),
         ("entity", pa.int64()),  # its id in the KB
         ("score", pa.float64()),  # a confidence, or the cosine of an encoder alone
+        ("evidence", pa.string()),  # the kinds that put it first, joined by commas
     ]
 )
 _PART = 4096
@@ -250,6 +251,8 @@ def _link_lines(linker: Linking, lines: list[str], k: int, lang: str | None) -> 
             rows.append({"mention": line})
         pairs = zip(answers, itertools.islice(entities, len(answers)), strict=True)
         for answer, entity in pairs:
-            cells = {"mention": line, "rank": answer.rank, "name": entity.name, "lang": entity.lang}
-            rows.append(cells | {"key": entity.key, "entity": entity.id, "score": answer.score})
+            cells: dict[str, object] = {"mention": line, "rank": answer.rank}
+            cells |= {"name": entity.name, "lang": entity.lang}
+            cells |= {"key": entity.key, "entity": entity.id, "score": answer.score}
+            rows.append(cells | {"evidence": answer.evidence})
     return pa.Table.from_pylist(rows, schema=SCHEMA)

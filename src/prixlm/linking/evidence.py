@@ -96,6 +96,18 @@ class CandidatePairs:
             self.left[rows], self.right[rows], self.name[rows], self.features[rows]
         )
 
+    def origins(self, rows: Array) -> list[str]:
+        """Return the kinds of evidence that put each of some pairs first, joined by commas."""
+        kinds = []
+        for kind, features in KINDS.items():
+            is_first = np.zeros(len(rows), bool)
+            for name in (name for name in features if name in SCORES):
+                score = self.column(name)[rows]
+                gap = self.column(f"{name}_gap")[rows]
+                is_first |= (score > 0) & ~(gap <= 0)
+            kinds.append(np.where(is_first, kind, ""))
+        return [", ".join(filter(None, row)) for row in np.stack(kinds, axis=1).tolist()]
+
 
 class TextEvidence:
     """Both sides' names, and the candidates of similar spelling or similar vectors."""

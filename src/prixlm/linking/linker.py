@@ -29,7 +29,6 @@ from prixlm.errors import PrixError
 from prixlm.linking.confidence import TREES, Confidence, best_of_each, compete
 from prixlm.linking.evidence import (
     KINDS,
-    SCORES,
     CandidatePairs,
     Evidence,
     TextEvidence,
@@ -135,19 +134,6 @@ class Linked:
             order = order[~gone]
         rows = np.concatenate([np.zeros(0, np.int64), *kept])
         return np.asarray(rows[np.lexsort((self.pairs.left[rows], -self.share[rows]))])
-
-    def origins(self, rows: Array) -> list[str]:
-        """Return the kinds of evidence that put each of some pairs first, joined by commas."""
-        kinds = []
-        for kind, features in KINDS.items():
-            scores = [name for name in features if name in SCORES]
-            is_first = np.zeros(len(rows), bool)
-            for name in scores:
-                score = self.pairs.column(name)[rows]
-                gap = self.pairs.column(f"{name}_gap")[rows]
-                is_first |= (score > 0) & ~(gap <= 0)
-            kinds.append(np.where(is_first, kind, ""))
-        return [", ".join(filter(None, row)) for row in np.stack(kinds, axis=1).tolist()]
 
 
 def link_sides(

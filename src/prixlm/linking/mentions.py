@@ -16,6 +16,7 @@ hundred thousand mentions in one go.
 Dimension letters: N names, Q mentions, P candidate pairs.
 """
 
+import dataclasses
 import importlib.metadata
 import logging
 from collections.abc import Callable, Sequence
@@ -65,6 +66,7 @@ class Candidates:
     mention: Array
     row: Array  # of the name that matched
     confidence: Array
+    evidence: list[str]  # the kinds that put it first, joined by commas
 
 
 class MentionLinker:
@@ -238,16 +240,16 @@ class MentionLinker:
         if lang is not None:
             allowed = self._entities(lang) >= 0
         none = np.zeros(0, np.int64)
-        parts = [Candidates(none, none, np.zeros(0))]
+        parts = [Candidates(none, none, np.zeros(0), [])]
         for start in range(0, len(mentions), _BLOCK):
             part = self._block(mentions[start : start + _BLOCK], k, lang, allowed)
-            parts.append(Candidates(part.mention + start, part.row, part.confidence))
-        return Candidates(
-            *(
-                np.concatenate([getattr(part, name) for part in parts])
-                for name in ("mention", "row", "confidence")
-            )
+            parts.append(dataclasses.replace(part, mention=part.mention + start))
+        mention, row, confidence = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("mention", "row", "confidence")
         )
+        evidence = [kinds for part in parts for kinds in part.evidence]
+        return Candidates(mention, row, confidence, evidence)
 
     def _block(
         self, mentions: Sequence[str], k: int, lang: str | None, allowed: Array
@@ -262,7 +264,8 @@ class MentionLinker:
             confidence = self.confidence.probability(share, pairs.left)
         order = np.lexsort((pairs.name, -share, pairs.left))
         kept = order[rank_in_group(pairs.left[order]) < k]
-        return Candidates(pairs.left[kept], pairs.name[kept], confidence[kept])
+        origins = pairs.origins(kept)
+        return Candidates(pairs.left[kept], pairs.name[kept], confidence[kept], origins)
 
     def _entities(self, lang: str) -> Array:
         """Return the first entity of each concept in a language, -1 without one: (concepts,)."""
@@ -289,9 +292,9 @@ class MentionLinker:
             entity = self._entities(lang)[self.side.owner[found.row]]
         answers: list[list[Answer]] = [[] for _ in mentions]
         columns = found.mention.tolist(), entity.tolist(), found.confidence.tolist()
-        for mention, one, confidence in zip(*columns, strict=True):
+        for mention, one, confidence, kinds in zip(*columns, found.evidence, strict=True):
             rank = len(answers[mention]) + 1
-            answers[mention].append(Answer(one, self.lookup.name(one), confidence, rank))
+            answers[mention].append(Answer(one, self.lookup.name(one), confidence, rank, kinds))
         return answers
 
     def identity(self) -> dict[str, str]:

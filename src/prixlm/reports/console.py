@@ -366,13 +366,13 @@ def print_label_examples(
 def print_linked(
     console: Console, mention: str, answers: Sequence[Answer], entities: Sequence[Entity]
 ) -> None:
-    """Print the nearest entities of one mention, with their languages and keys."""
+    """Print the nearest entities of one mention, with their languages, keys and evidence."""
     table = Table(title=shown(mention), title_style="bold", title_justify="left")
-    for column in ("", "entity", "language", "key", "confidence"):
+    for column in ("", "entity", "language", "key", "confidence", "first by"):
         table.add_column(column, justify="right" if column in ("", "confidence") else "left")
     for answer, entity in zip(answers, entities, strict=True):
         cells = map(shown, (entity.name, entity.lang, entity.key))
-        table.add_row(str(answer.rank), *cells, f"{answer.score:.3f}")
+        table.add_row(str(answer.rank), *cells, f"{answer.score:.3f}", answer.evidence)
     console.print(table)
 
 
