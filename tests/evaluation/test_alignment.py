@@ -140,6 +140,15 @@ def test_the_linker_needs_links_of_a_kb(split: KB) -> None:
         FusedLinking(split, "en").check({"fi": task})
 
 
+def test_a_language_of_few_links_is_refused_before_anything_is_measured(
+    split: KB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.evaluation.alignment.MIN_CASES", 10**6)
+    monkeypatch.setattr("prixlm.evaluation.entity_linking.evaluate_linking", pytest.fail)
+    with pytest.raises(PrixError, match=r"has \d+ known links from fi into en.*leave fi out"):
+        evaluate_withheld_links(split, [], into="en", more=[FusedLinking(split, "en", QUICK)])
+
+
 def test_each_kind_of_evidence_is_left_out_once() -> None:
     without = [config.without for config in ablations(QUICK)]
     assert (

@@ -84,7 +84,8 @@ def test_the_graph_finds_what_names_cannot(problem: LinkProblem, linked: Linked)
     assert rates[0] > 0.8 > 0.2 > rates[1]
     rows = linked.best()
     assert all(
-        "graph" in kinds for kinds in linked.pairs.origins(rows[linked.pairs.left[rows] % 3 == 0][:20])
+        "graph" in kinds
+        for kinds in linked.pairs.origins(rows[linked.pairs.left[rows] % 3 == 0][:20])
     )
 
 

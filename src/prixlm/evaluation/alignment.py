@@ -24,9 +24,16 @@ from prixlm.evaluation.entity_linking import Linker, LinkingTask, spelling_score
 from prixlm.kb.store import KB
 from prixlm.linking.evidence import KINDS
 from prixlm.linking.graph import Facts
-from prixlm.linking.linker import Linked, LinkerConfig, LinkProblem, Links, link_sides
+from prixlm.linking.linker import (
+    MIN_CASES,
+    Linked,
+    LinkerConfig,
+    LinkProblem,
+    Links,
+    link_sides,
+)
 from prixlm.linking.names import Names
-from prixlm.linking.problems import kb_problem
+from prixlm.linking.problems import kb_problem, withheld_links
 from prixlm.metrics import (
     BEYOND,
     AtLevel,
@@ -129,6 +136,22 @@ class FusedLinking:
         """Refuse tasks that are not made of the KB's links."""
         if any(task.entities is None for task in tasks.values()):
             raise PrixError("the linker needs the links of a KB: pass --kb.")
+        for lang in tasks:
+            number, kind = self._cases(lang)
+            if number < MIN_CASES:
+                raise PrixError(
+                    f"{self.kb.folder} has {number} {kind} links from {lang} into {self.into}, and "
+                    f"the linker is fitted on {MIN_CASES} or more: leave {lang} out with --langs."
+                )
+
+    def _cases(self, lang: str) -> tuple[int, str]:
+        """Return how many links the confidence can be fitted on, and of which kind."""
+        if self.encoder is not None or self.model is not None:
+            return len(withheld_links(self.kb, lang, self.into, "valid")[0]), "withheld valid"
+        ours, theirs = (self.kb.entity_range(code) for code in (lang, self.into))
+        concept = self.kb.concepts()
+        linked = np.isin(concept[ours.start : ours.stop], concept[theirs.start : theirs.stop])
+        return int(linked.sum()), "known"
 
     def ranks(self, task: LinkingTask, lang: str) -> Array:
         """Return (Q,) the rank of the right entity of every mention; infinity without one."""

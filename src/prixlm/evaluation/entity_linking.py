@@ -399,6 +399,8 @@ def evaluate_withheld_links(
     for linker in translations:
         linker.completer.model.settings.lineage.check_unseen_links(kb, linker.name)
         linker.check(tasks)
+    for other in more:
+        other.check(tasks)
     rows: list[Linker] = [*spelling_scorers(), *scorers, *translations, *more]
     return evaluate_linking(tasks, rows, progress)
 
