@@ -20,6 +20,7 @@ from prixlm import (
     import_kb,
     split_kb,
 )
+from prixlm.decoding.completer import Completer
 from prixlm.enrichment.gaps import GapConfig, relations_of_one_object
 from prixlm.enrichment.run import Whole, _translating_model
 from prixlm.enrichment.trial import Trial
@@ -302,6 +303,17 @@ def test_a_model_translates_for_links_only_if_the_split_withholds_some(
     assert _translating_model(split, FEW, model) is None
     assert "withholds no links" in caplog.text
     monkeypatch.setattr(KB, "withholds_links", True)
+    assert _translating_model(split, FEW, model) is None
+    assert "a compact model's make links worse" in caplog.text
+
+    def of_a_base(folder: Path, kb: KB) -> Completer:
+        completer = Completer(folder, kb)
+        settings = completer.model.settings
+        lineage = dataclasses.replace(settings.lineage, base="xlm-roberta-base")
+        completer.model.settings = dataclasses.replace(settings, lineage=lineage)
+        return completer
+
+    monkeypatch.setattr("prixlm.enrichment.run.Completer", of_a_base)
     assert _translating_model(split, FEW, model) is not None
     monkeypatch.setattr("prixlm.enrichment.run._MAX_TRANSLATED", 10)
     assert _translating_model(split, FEW, model) is None

@@ -539,7 +539,8 @@ def _write_labels(
 def _translating_model(kb: KB, config: EnrichConfig, model: Path | str | None) -> Completer | None:
     """Return the model whose translations are evidence for links; None, with a line, if it cannot.
 
-    It was trained on the known links, so only withheld links can tell how far to trust it.
+    It was trained on the known links, so only withheld links can tell how far to trust it. Those of
+    a compact model, which has read nothing but the KB, made links worse: docs/results/links.md.
     """
     if model is None:
         return None
@@ -556,7 +557,11 @@ def _translating_model(kb: KB, config: EnrichConfig, model: Path | str | None) -
         )
         return None
     completer = Completer(model, kb)
-    completer.model.settings.lineage.check_unseen_links(kb, "the model")
+    lineage = completer.model.settings.lineage
+    if lineage.base == "compact":
+        logger.info("links without the model's translations: a compact model's make links worse")
+        return None
+    lineage.check_unseen_links(kb, "the model")
     return completer
 
 
