@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from prixlm.cli import ask, demo, enrich, kb, serve, train
 from prixlm.cli.evaluate import evaluate_app
+from prixlm.cli.options import Command
 from prixlm.cli.reproduce import reproduce_app
 from prixlm.cli.terminal import print_note
 from prixlm.errors import PrixError, Stopped, missing_extra
@@ -79,7 +80,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name, cls=Command)(_command)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 

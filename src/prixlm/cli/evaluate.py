@@ -8,6 +8,7 @@ import typer
 
 from prixlm.cli.options import (
     Address,
+    Command,
     Engine,
     GpusPerWorker,
     GraphOption,
@@ -517,4 +518,4 @@ evaluate_app = typer.Typer(
     help="Measure models on one of the paper's tasks, with your data.", no_args_is_help=True
 )
 for _name, _command in TASKS.items():
-    evaluate_app.command(_name)(_command)
+    evaluate_app.command(_name, cls=Command)(_command)

@@ -7,9 +7,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+from prixlm.errors import PrixError
 
 if TYPE_CHECKING:
     from prixlm.engine.jobs import EngineConfig
+
+MOST = 2**31 - 1
+"""The largest whole number that an option may have: arrays and generators take no larger ones."""
+
+
+class Command(TyperCommand):
+    """A command that refuses whole numbers which nothing behind it could hold."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options, and check their numbers."""
+        rest = super().parse_args(ctx, args)
+        for name, value in ctx.params.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                least = 0 if name == "seed" else -MOST
+                if not least <= value <= MOST:
+                    option = f"--{name.replace('_', '-')}"
+                    raise PrixError(f"{option} {value}: expected a number from {least} to {MOST}.")
+        return rest
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DryRun = Annotated[

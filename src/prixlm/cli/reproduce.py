@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prixlm.cli.evaluate import KBFolder, print_folder
-from prixlm.cli.options import Checkpoints, Json, parse_codes, parse_list, parse_points
+from prixlm.cli.options import Checkpoints, Command, Json, parse_codes, parse_list, parse_points
 from prixlm.cli.terminal import console, print_json, progress_bar
 from prixlm.errors import PrixError
 from prixlm.files import locked
@@ -349,4 +349,4 @@ reproduce_app = typer.Typer(
     help="Make the paper's tables with every row; train what is missing.", no_args_is_help=True
 )
 for _name, _command in TABLES.items():
-    reproduce_app.command(_name)(_command)
+    reproduce_app.command(_name, cls=Command)(_command)

@@ -374,7 +374,8 @@ def name_rows(folders: Sequence[Path]) -> dict[str, Path]:
     if len(set(folders)) < len(folders):
         raise PrixError(f"{max(folders, key=folders.count)} is given twice.")
     # Take more and more of the last folders until all names differ.
-    for length in range(1, 1 + max((len(path.parts) for path in folders), default=1)):
+    most = max((len(path.parts) for path in folders), default=0)  # 0 of an empty path
+    for length in range(1, 1 + max(1, most)):
         titles = {"/".join(path.parts[-length:]): path for path in folders}
         if len(titles) == len(folders):
             break
