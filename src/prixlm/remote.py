@@ -64,6 +64,15 @@ def uri_of(path: Path | str) -> str:
     return _SCHEME.sub(restore, str(path))
 
 
+def check_local(path: Path | str) -> None:
+    """Refuse a remote address where a command writes to this machine only."""
+    if is_remote(path):
+        raise PrixError(
+            f"{uri_of(path)}: this is written to a disk only. Name a local path, and copy it to "
+            "the store when it is finished."
+        )
+
+
 def absolute(path: Path | str) -> Path:
     """Return a path that another process finds too; a remote one is as it is."""
     return Path(path) if is_remote(path) else Path(path).resolve()
