@@ -12,7 +12,7 @@ job.
 
 Two rules keep it so on clusters. Temporary files of a run lie in a folder of its own, which the
 next run moves away: a worker that outlives its driver cannot publish any more. And nothing compares
-the clocks or the local disks of machines.
+the clocks or the local disks of machines: where times count, they are those of the shared disk.
 """
 
 import contextlib
