@@ -180,7 +180,7 @@ def _run_job(
     from prixlm.reports.console import print_next_steps, print_proposals
 
     screen = console()
-    with progress_bar() as progress:
+    with progress_bar(None if as_json else engine.describe()) as progress:
 
         def announce(line: str) -> None:
             if not as_json:
