@@ -226,7 +226,13 @@ def test_random_kills_lose_no_part_and_make_none_twice(
         killed.append(kind)
     assert driver.wait(300) == 0, (killed, (tmp_path / "stderr").read_text())
     assert killed, "the job was done before anything was killed"
+    begun = tried(tmp_path)
     assert run(squares(tmp_path, number), tmp_path, on(nodes)) == expected(number), killed
+    assert tried(tmp_path) == begun, "finished parts are not made again"
+    # Begun again is only what a kill has interrupted; the workers of a dead driver may each begin
+    # the shard that they have received beside the one that they make.
+    interrupted = sum({"worker": 1, "node": 1, "driver": 2 * 3}[kind] for kind in killed)
+    assert set(begun) == set(range(number)) and len(begun) <= number + interrupted, killed
     assert {path.name for path in (tmp_path / "work").glob("part-*")} == {
         shard.part for shard in squares(number=number).shards
     }
