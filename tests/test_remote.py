@@ -138,12 +138,24 @@ def test_a_path_with_a_scheme_is_remote() -> None:
     for path in ("kb", "/a/b", "./s3:x", "c:/kb", "http"):
         assert not remote.is_remote(path)
     assert remote.uri_of(Path("s3://bucket/kb")) == "s3://bucket/kb"
+    for path in ("fsspec+file:///a/b", "fsspec+local:///a/b", "hdfs:///x", "hdfs://host:8020/x"):
+        assert remote.uri_of(path) == path
+    assert remote.uri_of(Path("fsspec+file:///a/b") / "c") == "fsspec+file:///a/b/c"
+    assert remote.uri_of(Path("hdfs://host:8020/x")) == "hdfs://host:8020/x"
     assert remote.absolute("kb") == Path.cwd() / "kb"
     assert str(remote.absolute("s3://bucket/kb")) == "s3:/bucket/kb"
 
 
 def test_a_local_folder_stays_where_it_is(tmp_path: Path) -> None:
     assert remote.local_folder(tmp_path) == tmp_path
+
+
+def test_a_folder_of_this_machine_may_be_named_as_one_of_a_store(
+    shared_toy: KB, tmp_path: Path
+) -> None:
+    uri = put_folder(shared_toy.folder, f"fsspec+file://{tmp_path}/store/kb")
+    assert (tmp_path / "store" / "kb" / "manifest.json").is_file()
+    assert KB(Path(uri)).fingerprint() == shared_toy.fingerprint()
 
 
 def test_an_unknown_scheme_is_one_line() -> None:

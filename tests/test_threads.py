@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prixlm.threads import limited_threads, share_cores, usable_cores
+from prixlm.threads import describe_threads, limited_threads, share_cores, usable_cores
 from tests.helpers import run_python
 
 
@@ -91,6 +91,18 @@ def test_a_process_that_is_bound_to_one_core_uses_one() -> None:
         "from prixlm.threads import usable_cores; print(usable_cores())"
     )
     assert run_python(code).stdout == "1\n"
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_one_line_says_how_many_threads_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = usable_cores()
+    ours = f"{cores} thread{'s' * (cores > 1)}: the cores that this process may use."
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert describe_threads() == ours
+    monkeypatch.setenv("OMP_NUM_THREADS", str(cores))  # as `share_cores` does
+    assert describe_threads() == ours
+    monkeypatch.setenv("OMP_NUM_THREADS", "12")
+    assert describe_threads() == "12 threads: OMP_NUM_THREADS."
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -220,6 +220,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     wait: for another one that holds the lock, instead of an error.
     """
+    remote.check_local(folder)
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:

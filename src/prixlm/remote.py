@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 
 from prixlm.errors import PrixError
 
-_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):/+")
+_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):(/+)")
+_WITHOUT_HOST = ("fsspec+file", "fsspec+local")
 _BLOCK = 8 << 20
 _TRIES = 5
 _FIRST_PAUSE = 0.2
@@ -50,8 +51,26 @@ def is_remote(path: Path | str) -> bool:
 
 
 def uri_of(path: Path | str) -> str:
-    """Return the URI of a remote path."""
-    return _SCHEME.sub(r"\1://", str(path))
+    """Return the URI of a remote path.
+
+    `Path` makes one slash of two and of three. So a file system of this machine always has three,
+    and any other scheme two, unless a text has three: `hdfs:///x` is the default cluster's.
+    """
+
+    def restore(match: re.Match[str]) -> str:
+        scheme, slashes = match.groups()
+        return f"{scheme}:{'///' if scheme in _WITHOUT_HOST or slashes == '///' else '//'}"
+
+    return _SCHEME.sub(restore, str(path))
+
+
+def check_local(path: Path | str) -> None:
+    """Refuse a remote address where a command writes to this machine only."""
+    if is_remote(path):
+        raise PrixError(
+            f"{uri_of(path)}: this is written to a disk only. Name a local path, and copy it to "
+            "the store when it is finished."
+        )
 
 
 def absolute(path: Path | str) -> Path:
@@ -153,7 +172,7 @@ def upload(source: Path, path: Path | str) -> None:
     sent = f"{name}.{uuid.uuid4().hex}{_SENDING}" if size <= _MOST_COPIED else name
 
     def send() -> None:
-        with source.open("rb") as file, store.open_output_stream(sent) as stream:
+        with source.open("rb") as file, _create(store, sent) as stream:
             while block := file.read(_BLOCK):
                 stream.write(block)
 
@@ -170,6 +189,15 @@ def upload(source: Path, path: Path | str) -> None:
         raise
 
 
+def _create(store: Any, name: str) -> Any:
+    """Open a new object for writing, in a new folder if the file system has folders."""
+    try:
+        return store.open_output_stream(name)
+    except FileNotFoundError:
+        store.create_dir(name.rpartition("/")[0])
+        return store.open_output_stream(name)
+
+
 def _move(store: Any, sent: str, name: str) -> None:
     """Give an object its name; a try whose answer was lost may have done so."""
     try:
@@ -183,7 +211,7 @@ def mark(path: Path | str) -> None:
     """Write an empty object."""
     uri = uri_of(path)
     store, name = _open(uri)
-    _again(lambda: store.open_output_stream(name).close(), uri)
+    _again(lambda: _create(store, name).close(), uri)
 
 
 @contextlib.contextmanager

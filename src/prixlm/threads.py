@@ -36,6 +36,15 @@ def share_cores(environment: MutableMapping[str, str]) -> None:
     _log.info("%d usable cores: %s", usable_cores(), " ".join(chosen))
 
 
+def describe_threads() -> str:
+    """Return one line that says how many threads this process computes with, and why."""
+    number = os.environ.get("OMP_NUM_THREADS", "").strip() or str(usable_cores())
+    # `share_cores` sets it too: as many as there are cores is what it would have chosen.
+    is_ours = number == str(usable_cores())
+    why = "the cores that this process may use" if is_ours else "OMP_NUM_THREADS"
+    return f"{number} thread{'s' if number != '1' else ''}: {why}."
+
+
 @contextlib.contextmanager
 def limited_threads(number: int) -> Iterator[None]:
     """Compute with a number of threads inside the block, in torch, other libraries and our own.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from prixlm.threads import describe_threads
 from tests.cli.conftest import succeed, succeed_json
 from tests.helpers import run_prixlm
 
@@ -59,6 +60,22 @@ def test_a_file_of_queries_is_answered(toy_run: Path, tmp_path: Path) -> None:
     assert text == "5 queries, 2 with an error.\n"
     rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert next(row for row in rows if row["query"] == 0)["object"] == "Paris"
+
+
+def test_a_command_that_takes_long_says_how_many_threads_it_uses(
+    toy_run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "q.tsv").write_text(QUERIES, "utf-8")
+    asked = ("complete", toy_run / "model", "--kb", toy_run / "kb", "--queries", tmp_path / "q.tsv")
+    for name, more in (("a", ()), ("b", ("--workers", 1)), ("c", ("--json",))):
+        ran = run_prixlm(*asked, "--out", tmp_path / f"{name}.tsv", *more)
+        assert ran.returncode == 0, ran.stderr
+        notes = [line for line in ran.stderr.splitlines() if "thread" in line]
+        assert [" thread" in line for line in notes] == ([] if name == "c" else [True])
+        assert "thread" not in ran.stdout
+    trained = ("pretrain", toy_run / "kb", "--preset", "demo", "--epochs", 1, "--width", 16)
+    ran = run_prixlm(*trained, "--vocab", 600, "--to", tmp_path / "model")
+    assert ran.stderr.startswith(f"prixlm: {describe_threads()}\n"), ran.stderr
 
 
 @pytest.mark.parametrize(

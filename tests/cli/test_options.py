@@ -17,10 +17,8 @@ def test_codes_are_checked() -> None:
         parse_codes("en,xx")
 
 
-def test_the_engine_is_told_only_if_it_was_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_engine_is_checked() -> None:
     assert parse_engine("local", None, None, 0.0).workers is None
-    assert capsys.readouterr().err == ""
     assert parse_engine("ray", "auto", 3, 0.5).gpus_per_worker == 0.5
-    assert "Ray at auto, 3 workers with one thread each" in capsys.readouterr().err
     with pytest.raises(PrixError, match="--engine spark: expected local or ray"):
         parse_engine("spark", None, None, 0.0)

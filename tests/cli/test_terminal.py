@@ -32,6 +32,15 @@ def test_there_is_no_bar_where_stderr_is_not_a_terminal() -> None:
         assert progress is None
 
 
+def test_a_note_waits_for_the_first_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("2 threads.") as progress:
+        assert progress is not None and capsys.readouterr().err == "", "an error may come first"
+        progress("read", 1, 2)
+        progress("read", 2, 2)
+    captured = capsys.readouterr()
+    assert captured.err == "prixlm: 2 threads.\n" and captured.out == ""
+
+
 def test_a_bar_shows_rate_and_detail_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -226,7 +226,13 @@ def test_random_kills_lose_no_part_and_make_none_twice(
         killed.append(kind)
     assert driver.wait(300) == 0, (killed, (tmp_path / "stderr").read_text())
     assert killed, "the job was done before anything was killed"
+    begun = tried(tmp_path)
     assert run(squares(tmp_path, number), tmp_path, on(nodes)) == expected(number), killed
+    assert tried(tmp_path) == begun, "finished parts are not made again"
+    # Begun again is only what a kill has interrupted; the workers of a dead driver may each begin
+    # the shard that they have received beside the one that they make.
+    interrupted = sum({"worker": 1, "node": 1, "driver": 2 * 3}[kind] for kind in killed)
+    assert set(begun) == set(range(number)) and len(begun) <= number + interrupted, killed
     assert {path.name for path in (tmp_path / "work").glob("part-*")} == {
         shard.part for shard in squares(number=number).shards
     }
@@ -243,18 +249,23 @@ def test_no_cluster_at_the_address_is_one_line_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_a_worker_needs_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_needs_room_on_one_machine() -> None:
     class Small:
         @staticmethod
-        def cluster_resources() -> dict[str, float]:
-            return {"CPU": 8.0, "GPU": 1.0}
+        def nodes() -> list[dict[str, Any]]:
+            return [
+                {"Alive": True, "Resources": {"CPU": 6.0, "GPU": 1.0}},
+                {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
+                {"Alive": True, "Resources": {"CPU": 1.0}},
+                {"Alive": False, "Resources": {"CPU": 4.0, "GPU": 8.0}},
+            ]
 
-    half = EngineConfig(kind="ray", gpus_per_worker=0.5)
-    assert cluster._check_room(Small, half) == 2
-    assert cluster._check_room(Small, EngineConfig(kind="ray")) == 8
+    for gpus, room in ((0.0, 9), (1.0, 2), (0.5, 4), (0.4, 4), (0.1, 8)):
+        config = EngineConfig(kind="ray", gpus_per_worker=gpus)
+        assert cluster._check_room(Small, config) == room, gpus
     for workers in (None, 1):
         config = EngineConfig(kind="ray", workers=workers, gpus_per_worker=2.0)
-        with pytest.raises(PrixError, match="8 CPUs and 1 GPUs: not enough"):
+        with pytest.raises(PrixError, match="9 CPUs and 2 GPUs on 3 machines: not enough on any"):
             cluster._check_room(Small, config)
 
 
@@ -262,7 +273,9 @@ def test_a_worker_that_asks_for_more_than_there_is_does_not_wait(
     nodes: Any, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(on(nodes), gpus_per_worker=1.0)
-    with pytest.raises(PrixError, match="0 GPUs: not enough for a worker with 1 GPUs"):
+    with pytest.raises(
+        PrixError, match="0 GPUs on 3 machines: not enough on any for a worker with 1"
+    ):
         run(squares(), tmp_path, config)
 
 

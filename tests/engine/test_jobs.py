@@ -13,6 +13,7 @@ from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, Task, Worker, make
 from prixlm.engine.parts import FolderParts
 from prixlm.engine.workspace import open_workspace
 from prixlm.errors import ShardsFailed
+from prixlm.threads import describe_threads
 from tests.engine.helpers import NUM_SHARDS, expected, squares, tried
 
 
@@ -147,7 +148,7 @@ def test_one_line_says_what_was_chosen(tmp_path: Path, caplog: pytest.LogCapture
     caplog.set_level(logging.INFO, "prixlm.engine")
     run(squares(), tmp_path, EngineConfig(workers=1))
     assert "square: 1 workers with one thread each" in caplog.text
-    assert "all threads" in EngineConfig().describe()
+    assert EngineConfig().describe() == describe_threads()
     assert EngineConfig(kind="ray", address="a:1").describe().startswith("Ray at a:1, one per CPU")
 
 

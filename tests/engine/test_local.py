@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -102,10 +103,26 @@ def test_workers_end_when_the_progress_raises(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_workers_have_one_thread_and_gpus_of_their_own() -> None:
-    config = EngineConfig(workers=3, gpus_per_worker=2.0)
-    assert [_devices(number, config) for number in range(2)] == ["0,1", "2,3"]
-    assert _devices(1, TWO) is None
+def test_workers_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(workers=2, gpus_per_worker=2.0)
+    assert _devices(2, TWO) == [None, None]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)  # then nobody can tell how many there are
+    assert _devices(2, config) == ["0,1", "2,3"]
+    monkeypatch.setitem(sys.modules, "torch", mock.Mock(**{"cuda.device_count.return_value": 3}))
+    with pytest.raises(PrixError, match=r"2 workers with 2 GPUs each need 4, .* may use 3"):
+        _devices(2, config)
+
+
+def test_workers_share_the_gpus_that_the_command_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(workers=2, gpus_per_worker=1.0)
+    for given in ("4,5", "GPU-8932f937, GPU-a5f0c1d2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        assert _devices(2, config) == given.split(", " if ", " in given else ",")
+    for given, number in (("4", 1), ("", 0), ("4,-1,5", 1)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        with pytest.raises(PrixError, match=f"need 2, and this process may use {number}"):
+            _devices(2, config)
 
 
 DRIVER = """

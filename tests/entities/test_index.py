@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prixlm import KB, EngineConfig, PrixError
+from prixlm.engine.jobs import made_by
 from prixlm.entities import index as index_module
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import (
@@ -17,6 +18,7 @@ from prixlm.entities.index import (
     mean_similarity,
     repeatable_kind,
 )
+from prixlm.errors import Stopped
 
 
 def unit(rows: int, width: int, seed: int) -> np.ndarray:
@@ -63,6 +65,8 @@ def test_half_a_chunk_is_encoded_again(
     work = whole.folder.with_name(whole.folder.name + ".partial")
     vectors, owner = np.array(whole.vectors), np.array(whole.owner)
     whole.folder.rename(work)
+    stamp = json.loads((work / "stamp.json").read_text())
+    (work / "stamp.json").write_text(json.dumps(stamp | {"made by": made_by(None)}))
     (work / "vectors.f32").write_bytes(vectors.tobytes()[: 6 * vectors.shape[1] * 4 + 5])
     (work / "owner.i32").write_bytes(owner.tobytes()[: 5 * 4])
     again = build_vectors(toy, encoder)
@@ -79,6 +83,33 @@ def test_names_encoded_by_workers_have_the_bytes_of_one_process(
     shutil.rmtree(one.folder)
     two = build_vectors(toy, encoder, engine=EngineConfig(workers=2))
     assert {path.name: path.read_bytes() for path in two.folder.iterdir()} == files
+
+
+def test_the_parts_of_another_engine_or_version_are_not_resumed(
+    toy: KB, encoder: EntityEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_CHUNK", 4)
+    whole = build_vectors(toy, encoder)
+    files = {path.name: path.read_bytes() for path in whole.folder.iterdir()}
+    parts = whole.folder.with_name(whole.folder.name + ".partial")
+
+    def stop(_: str, done: int, total: int) -> None:
+        if done * 2 > total:
+            raise Stopped("interrupted", 2)
+
+    one_thread = EngineConfig(workers=1)
+    for resumed in (None, one_thread):
+        shutil.rmtree(whole.folder)
+        with monkeypatch.context() as patch, pytest.raises(Stopped):
+            if resumed is one_thread:
+                patch.setattr(index_module, "made_by", lambda _: {"versions": {"torch": "1.0"}})
+            build_vectors(toy, encoder, stop, one_thread)
+        # As if the other one had written other bytes.
+        [left, *_] = sorted(parts.glob("vectors-*"))
+        left.write_bytes(bytes(left.stat().st_size))
+        build_vectors(toy, encoder, engine=resumed)
+        assert {path.name: path.read_bytes() for path in whole.folder.iterdir()} == files
+        assert not parts.exists()
 
 
 def test_a_folder_that_is_not_ours_is_not_removed(toy: KB, encoder: EntityEncoder) -> None:

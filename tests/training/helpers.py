@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from prixlm.lm.compact import CompactConfig
 from prixlm.training.loop import TrainingConfig
 from prixlm.training.pretrain import PretrainConfig
 from prixlm.training.sampler import SupplyConfig
+from tests.helpers import Ran
 
 TINY = PretrainConfig(
     base="compact",
@@ -60,12 +63,32 @@ def run_processes(
     return [process.exitcode for process in processes]
 
 
-def two_processes() -> list[dict[str, str]]:
-    """The environments that `torchrun` gives to two processes on one machine's CPUs."""
+def run_torchrun(*args: object, timeout: float) -> Ran:
+    """Run a module in two processes on this machine's CPUs, started by `torchrun` itself."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(free_port()), "-m"]
+    pipe = subprocess.PIPE
+    env = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    command += map(str, args)
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it ends its processes
+            raise
+    return Ran(process.returncode, out, err)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        return int(free.getsockname()[1])
+
+
+def two_processes() -> list[dict[str, str]]:
+    """The environments that `torchrun` gives to two processes on one machine's CPUs."""
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     shared |= {"LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
     return [shared | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
 

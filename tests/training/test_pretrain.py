@@ -32,7 +32,14 @@ from prixlm.training.sampler import SupplyConfig
 from prixlm.types import Query
 from tests.conftest import FAMILIES
 from tests.lm.helpers import all_facts, batch_encoder
-from tests.training.helpers import TINY, losses, run_processes, same_weights, two_processes
+from tests.training.helpers import (
+    TINY,
+    losses,
+    run_processes,
+    run_torchrun,
+    same_weights,
+    two_processes,
+)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +229,22 @@ def test_two_processes_with_half_the_batch_give_the_losses_of_one(
     assert one.keys() == two.keys() and len(one) > 10
     for step, loss in one.items():
         assert two[step] == pytest.approx(loss, abs=1e-5)
+
+
+def test_torchrun_starts_the_command_and_gives_the_losses_of_one_process(
+    shared_toy: KB, tmp_path: Path
+) -> None:
+    compact = dataclasses.replace(TINY.compact, dropout=0.0)  # its masks differ by process
+    make_compact(shared_toy, compact).save(tmp_path / "base")
+    config = dataclasses.replace(TINY, base=str(tmp_path / "base"), epochs=2, compact=compact)
+    pretrain(shared_toy, tmp_path / "one", config)
+    (tmp_path / "run.toml").write_text(to_toml(config), "utf-8")
+    command = ("prixlm", "pretrain", shared_toy.folder, "--to", tmp_path / "two")
+    ran = run_torchrun(*command, "--config", tmp_path / "run.toml", "--json", timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["metrics"], "only the first process prints"
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert one and two == pytest.approx(one, abs=1e-5)
 
 
 def test_two_processes_share_one_compact_tokenizer(shared_toy: KB, tmp_path: Path) -> None:

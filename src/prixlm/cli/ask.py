@@ -208,7 +208,7 @@ class _Request:
         """Answer a file of queries and print the counts."""
         from prixlm.decoding.batch import answer_file
 
-        with progress_bar() as progress:
+        with progress_bar(None if self.as_json else engine.describe()) as progress:
             completer, candidates = self._open(progress)
             counts = answer_file(
                 completer,
@@ -301,7 +301,8 @@ def link(
         check_out(out)
         read_mentions(mentions)
     where = parse_engine(engine, address, workers, gpus_per_worker)
-    with progress_bar() as progress:
+    is_short = mentions is None or as_json
+    with progress_bar(None if is_short else where.describe()) as progress:
         linker = MentionLinker(
             opened, encoder=encoder, source=source, engine=where, progress=progress
         )

@@ -35,7 +35,7 @@ from prixlm.cli.terminal import (
     progress_bar,
 )
 from prixlm.errors import PrixError
-from prixlm.remote import is_remote, local_folder, uri_of
+from prixlm.remote import check_local, is_remote, local_folder, uri_of
 
 _Sources = Annotated[
     list[Path] | None,
@@ -180,7 +180,7 @@ def _run_job(
     from prixlm.reports.console import print_next_steps, print_proposals
 
     screen = console()
-    with progress_bar() as progress:
+    with progress_bar(None if as_json else engine.describe()) as progress:
 
         def announce(line: str) -> None:
             if not as_json:
@@ -385,6 +385,7 @@ def report(
 
     if tried < 0:
         raise PrixError(f"--try {tried}: expected 0 or more.")
+    check_local(to)  # --try takes long: refuse before it
     source = work_kb(folder) if kb is None else KB(kb)
     folder = find_proposals(folder)
     manifest = read_manifest(folder)

@@ -139,7 +139,7 @@ def evaluate_lp(
         fuse_facts=FusionConfig.facts if fuse_facts is None else fuse_facts,
     )
     where = parse_engine(engine, address, workers, gpus_per_worker)
-    with progress_bar() as progress:
+    with progress_bar(None if as_json else where.describe()) as progress:
         evaluation = evaluate_rankers(KB(kb), config, to, progress, engine=where)
     if as_json:
         print_json(evaluation.to_json())

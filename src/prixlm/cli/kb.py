@@ -92,7 +92,8 @@ def import_(
     if to is None:
         raise PrixError("--to is missing: name the KB folder to make.")
     where = parse_engine(engine, address, workers)
-    with progress_bar() as progress:
+    is_quiet = as_json or where.is_here
+    with progress_bar(None if is_quiet else where.describe()) as progress:
         kb = import_kb(
             sources or [],
             to,

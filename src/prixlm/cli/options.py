@@ -134,14 +134,10 @@ def parse_points(points: str | None) -> tuple[float, ...] | None:
 def parse_engine(
     engine: str, address: str | None, workers: int | None, gpus_per_worker: float = 0.0
 ) -> "EngineConfig":
-    """Return where a command runs; print one line about it if the user has chosen."""
-    from prixlm.cli.terminal import print_note
+    """Return where a command runs."""
     from prixlm.engine.jobs import EngineConfig
 
     kind: Any = engine  # the config refuses any other word
-    config = EngineConfig(
+    return EngineConfig(
         kind=kind, address=address, workers=workers, gpus_per_worker=gpus_per_worker
     )
-    if config != EngineConfig():
-        print_note(config.describe())
-    return config

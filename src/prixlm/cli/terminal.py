@@ -89,13 +89,22 @@ class _Escaped:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """Yield a callback that draws bars on stderr, or None if stderr is not a terminal."""
+def progress_bar(note: str | None = None) -> Iterator[Progress | None]:
+    """Yield a callback that draws bars on stderr, or None if stderr is not a terminal.
+
+    note: printed when the first stage begins, so that an error before that stays one line.
+    """
     from rich import progress as bars
+
+    waiting = [note] if note else []
+
+    def begin(*_: object) -> None:
+        if waiting:
+            print_note(waiting.pop())
 
     terminal = console(stderr=True)
     if not terminal.is_terminal:
-        yield None
+        yield begin if note else None
         return
     columns = (
         bars.TextColumn("{task.description:<8}"),
@@ -109,6 +118,7 @@ def progress_bar() -> Iterator[Progress | None]:
         tasks: dict[str, bars.TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
+            begin()
             # "train loss 3.1" is the stage `train` with the detail `loss 3.1`.
             name, _, detail = stage.partition(" ")
             if name not in tasks:

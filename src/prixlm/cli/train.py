@@ -26,6 +26,7 @@ from prixlm.cli.options import (
 )
 from prixlm.cli.terminal import console, print_json, print_result, progress_bar
 from prixlm.errors import PrixError
+from prixlm.threads import describe_threads
 
 # Options that need more than one line in a signature.
 _Target = Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="The folder to make.")]
@@ -202,7 +203,8 @@ def _pretrain(kb: Path, to: Path, settings: Any, as_json: bool) -> None:
     from prixlm.reports.plots import read_metrics
     from prixlm.training.pretrain import pretrain
 
-    with progress_bar() as progress:
+    is_quiet = as_json or not _is_main_process()
+    with progress_bar(None if is_quiet else describe_threads()) as progress:
         model = pretrain(KB(kb), to, settings, progress)
     if not _is_main_process():
         return

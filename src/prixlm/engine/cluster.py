@@ -210,13 +210,22 @@ def _no_cluster(address: str, error: Exception) -> str:
 
 def _check_room(ray: Any, config: EngineConfig) -> int:
     """Return how many workers the cluster has room for; refuse one that would wait for ever."""
-    resources = ray.cluster_resources()
-    count = resources.get("CPU", 1)
-    if config.gpus_per_worker:
-        count = min(count, resources.get("GPU", 0) / config.gpus_per_worker)
-    if count < 1:
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    room = sum(_room_on(node, config.gpus_per_worker) for node in nodes)
+    if not room:
+        cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
         raise PrixError(
-            f"the cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} "
-            f"GPUs: not enough for a worker with {config.gpus_per_worker:g} GPUs."
+            f"the cluster has {cpus:g} CPUs and {gpus:g} GPUs on {len(nodes)} machines: not enough "
+            f"on any for a worker with {config.gpus_per_worker:g} GPUs."
         )
-    return int(count)
+    return room
+
+
+def _room_on(node: dict[str, float], gpus_per_worker: float) -> int:
+    """Return how many workers fit on a machine: each needs a CPU, and GPUs of this machine."""
+    cpus, gpus = int(node.get("CPU", 0)), int(node.get("GPU", 0))
+    if not gpus_per_worker:
+        return cpus
+    if gpus_per_worker < 1:  # a worker's part is on one GPU; 1 / 0.1 must be ten
+        return min(cpus, gpus * int(1 / gpus_per_worker + 1e-9))
+    return min(cpus, int(gpus // gpus_per_worker))

@@ -12,7 +12,7 @@ job.
 
 Two rules keep it so on clusters. Temporary files of a run lie in a folder of its own, which the
 next run moves away: a worker that outlives its driver cannot publish any more. And nothing compares
-the clocks or the local disks of machines.
+the clocks or the local disks of machines: where times count, they are those of the shared disk.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from prixlm.engine.parts import FolderParts, Parts, StoreParts
 from prixlm.engine.workspace import Workspace
 from prixlm.errors import PrixError, ShardsFailed, Stopped
 from prixlm.files import disk_errors
-from prixlm.threads import usable_cores
+from prixlm.threads import describe_threads, usable_cores
 from prixlm.types import Progress
 
 Work = Callable[[Any, Path], object]
@@ -121,10 +121,9 @@ class EngineConfig:
         if self.kind == "ray":
             where = f"Ray at {self.address}" if self.address else "Ray on this machine"
             return f"{where}, {self.workers or 'one per CPU'} workers with one thread each."
-        cores = usable_cores()
         if self.workers is None:
-            return f"1 process with all threads, {cores} usable cores."
-        return f"{self.workers} workers with one thread each, {cores} usable cores."
+            return describe_threads()
+        return f"{self.workers} workers with one thread each, {usable_cores()} usable cores."
 
 
 @dataclass(frozen=True)

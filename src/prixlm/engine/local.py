@@ -1,11 +1,13 @@
 """The local engine: shards in this process, or in several that share the machine's cores."""
 
 import contextlib
+import itertools
 import logging
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -56,8 +58,8 @@ def run_in_processes(task: Task, shards: Sequence[Shard], config: EngineConfig) 
     num_early = 0  # processes that died while they loaded, since the last one that did not
     processes: list[_Process] = []
     try:
-        for number in range(min(config.workers, len(shards))):
-            processes.append(_Process.start(_devices(number, config)))
+        for devices in _devices(min(config.workers, len(shards)), config):
+            processes.append(_Process.start(devices))
         while waiting or any(process.shard for process in processes):
             for process in _reporting(processes):
                 kind, value = process.receive()
@@ -153,10 +155,30 @@ def _reporting(processes: "Sequence[_Process]") -> "list[_Process]":
     return [process for connection, process in by_connection.items() if connection in ready]
 
 
-def _devices(number: int, config: EngineConfig) -> str | None:
-    """Return the GPUs of a worker, by number; None to leave the choice to torch."""
+def _devices(num_workers: int, config: EngineConfig) -> list[str | None]:
+    """Return the GPUs of each worker, as CUDA names them; None to leave the choice to torch."""
     count = int(config.gpus_per_worker)
-    return ",".join(str(number * count + i) for i in range(count)) if count else None
+    if not count:
+        return [None] * num_workers
+    needed, gpus = num_workers * count, _usable_gpus()
+    if gpus is None:
+        gpus = list(map(str, range(needed)))
+    if len(gpus) < needed:
+        raise PrixError(
+            f"{num_workers} workers with {count} GPUs each need {needed}, and this process may use "
+            f"{len(gpus)}: pass a smaller --workers, or leave out --gpus-per-worker."
+        )
+    return [",".join(gpus[start : start + count]) for start in range(0, needed, count)]
+
+
+def _usable_gpus() -> list[str] | None:
+    """Return the GPUs that this process may use; None if that cannot be told."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:  # as Slurm sets it: "4,5", or by UUID; CUDA stops at the first "-1"
+        names = (name.strip() for name in chosen.split(","))
+        return list(itertools.takewhile(lambda name: name and name != "-1", names))
+    torch: Any = sys.modules.get("torch")
+    return None if torch is None else list(map(str, range(torch.cuda.device_count())))
 
 
 def _serve(connection: Connection, devices: str | None) -> None:

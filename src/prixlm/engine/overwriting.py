@@ -6,7 +6,8 @@
     check_pages(data, pages, is_ours)                            # a table beside its pages
 
 A person's files may lie anywhere that a command is told to write to. So every command asks here
-before it works, and deletes nothing that it does not recognise.
+before it works, and deletes nothing that it does not recognise. Whoever writes folders to an object
+store stages them on a disk first, so a remote folder is refused here.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,6 +38,7 @@ def check_target(to: Path, sources: Iterable[Path], overwrite: bool, kind: str) 
     A folder is replaced only when asked, and only if it holds no source and no other result.
     kind: what will be written, a key of `_KINDS`.
     """
+    remote.check_local(to)
     target = to.resolve()
     if to.is_symlink() or target.exists():
         if not overwrite:
@@ -65,6 +67,7 @@ def check_kind(to: Path, kind: str) -> None:
 
     For commands that resume in their own folder. kind: as in `check_target`.
     """
+    remote.check_local(to)
     found = kind_of(to)
     if found is not None:
         _check_found(to, found, kind)
@@ -75,6 +78,7 @@ def check_pages(data: Path, pages: Iterable[Path], is_ours: Callable[[Any], bool
 
     is_ours: tells it from the values of `data`; pages without it are the user's.
     """
+    remote.check_local(data.parent)
     written = [path for path in (data, *pages) if path.exists()]
     try:
         if not written or is_ours(read_json(data)):

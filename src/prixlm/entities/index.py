@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, make_parts
+from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
 from prixlm.engine.workspace import (
+    STAMP,
     Workspace,
     drop_oldest_caches,
     is_cached,
@@ -89,7 +90,8 @@ def build_vectors(
 ) -> VectorStore:
     """Return the vectors of all names and aliases of a KB, encoding them if needed.
 
-    They lie in the KB's folder, one store per encoder. A build that was stopped is resumed.
+    They lie in the KB's folder, one store per encoder. A build that was stopped is resumed by the
+    same version and kind of engine; a finished store serves all.
     engine: where names are encoded; with workers, the disk holds the vectors twice for a while.
     """
     key = encoder.fingerprint()
@@ -98,7 +100,8 @@ def build_vectors(
     if not is_cached(folder, stamp):
         if folder.exists() and read_stamp(folder) is None:
             raise PrixError(f"{folder} is not a vector store of prixlm: move it away.")
-        with open_workspace(partial_folder(folder), stamp, wait=True) as work:
+        working = stamp | {"made by": made_by(engine)}
+        with open_workspace(partial_folder(folder), working, wait=True) as work:
             if is_cached(folder, stamp):  # another worker of this machine has built it meanwhile
                 work.remove()
             else:
@@ -106,6 +109,7 @@ def build_vectors(
                     _append_vectors(kb, encoder, work.folder, progress)
                 else:
                     _encode_parts(kb, encoder, work, engine, progress)
+                write_atomically(work.folder / STAMP, json.dumps(stamp))
                 publish(work.folder, folder)
         drop_oldest_caches(folder.parent, _KEPT_STORES)
     return _open_store(folder, encoder.width)

@@ -150,6 +150,7 @@ def mirror(
     linked_kb = kb if config.positives == "links" else None
     if config.positives == "links" and kb is None:
         raise PrixError("positives `links` requires a KB: pass one, or use words.")
+    _check_folder(to, Path(base))
     # A checkpoint is resumed only by a run with the same start, settings and links.
     start = EntityEncoder.load(base, config.encoder)
     origin: dict[str, Any] = {"base": start.fingerprint(), "config": config.fingerprint()}
@@ -157,7 +158,6 @@ def mirror(
     # A word under dropout is two views; without any, both would be the same.
     needs_dropout = config.dropout > 0 and not start.model.kind.drops
     origin |= {"dropout": config.dropout} if needs_dropout else {}
-    _check_folder(to, Path(base))
     _check_reading(start.model, config, linked_kb)
     with disk_errors(to):
         (to / "checkpoints").mkdir(parents=True, exist_ok=True)

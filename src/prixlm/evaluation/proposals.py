@@ -41,6 +41,7 @@ from prixlm.metrics import AtLevel, Reliability, at_levels, reliability
 from prixlm.proposals.tables import read_manifest
 from prixlm.rankers.fusion import Fusion, FusionConfig, fitted_languages
 from prixlm.rankers.suite import load_suite
+from prixlm.remote import check_local
 from prixlm.reports.plots import plot_reliability
 from prixlm.reports.tables import ResultTable
 from prixlm.types import Progress
@@ -131,6 +132,7 @@ def judge_enrichment(
     A stopped run resumes; finished proposals with the same settings are not made again.
     """
     to = Path(to)
+    check_local(to)
     missing = [lang for lang in langs if not kb.num_triples(lang, "test")]
     if missing:
         raise PrixError(f"{kb.folder} has no test triples in {missing[0]}: make a split of it.")

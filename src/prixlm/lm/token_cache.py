@@ -13,7 +13,7 @@ so that array operations gather a batch of names.
 import hashlib
 import itertools
 import shutil
-import time
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -196,9 +196,12 @@ def _write_tokens(
 
 def _drop_abandoned(parent: Path) -> None:
     """Remove half-built caches of killed runs: old ones whose lock nobody holds."""
+    with tempfile.NamedTemporaryFile(dir=parent) as file:
+        # By the clock of the folder's disk: that of another machine that shares it may differ.
+        now = Path(file.name).stat().st_mtime
     for partial in parent.glob("*.partial"):
         with suppress(PrixError, OSError):  # locked: another command is building it
-            if time.time() - partial.stat().st_mtime > _ABANDONED:
+            if now - partial.stat().st_mtime > _ABANDONED:
                 with locked(partial):
                     shutil.rmtree(partial)
 

@@ -27,6 +27,7 @@ from prixlm.proposals.tables import (
     write_manifest,
     write_table,
 )
+from prixlm.remote import check_local
 
 _FITTED = [f"{FUSION_FOLDER}/{name}" for name in ("fusion.skops", "fusion.json", "seconds.json")]
 """What `rankers.fusion` writes."""
@@ -40,6 +41,7 @@ def draw_sample(
     Proposed names and links are not drawn.
     """
     folder, to = Path(folder), Path(to)
+    check_local(to)
     if number < 1:
         raise PrixError(f"--number {number}: expected 1 or more.")
     manifest = read_manifest(folder)
