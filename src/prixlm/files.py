@@ -358,6 +358,14 @@ def quote_path(path: Path) -> str:
     return "'" + plain.replace("'", "''") + "'"
 
 
+def parquet_rows(*paths: Path) -> str:
+    """Return the rows of Parquet files as a table of SQL.
+
+    Without this option, DuckDB puts `fi` into the column `lang` of every file below `lang=fi/`.
+    """
+    return f"read_parquet([{', '.join(map(quote_path, paths))}], hive_partitioning = false)"
+
+
 ROW_FORMATS = (".parquet", ".tsv", ".csv", ".jsonl")
 
 

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from prixlm.engine.workspace import is_cached
 from prixlm.errors import PrixError
-from prixlm.files import quote_path, read_json, write_atomically
+from prixlm.files import parquet_rows, read_json, write_atomically
 from prixlm.kb.checks import check_ids, check_table
 from prixlm.remote import is_remote, local_folder
 from prixlm.threads import usable_cores
@@ -518,8 +518,8 @@ class KB:
         connection.execute(f"SET threads = {usable_cores()}")
         for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
             _check_table(self.path(table), SCHEMAS[table])
-            path = quote_path(self.path(table))
-            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
+            rows = parquet_rows(self.path(table))
+            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {rows}")
         return connection
 
 
