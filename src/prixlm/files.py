@@ -132,6 +132,23 @@ def _open_own(path: Path) -> IO[bytes]:
         raise
 
 
+def refuse_link(folder: Path) -> None:
+    """Refuse a link in the place of a folder of our own: it may lead to files of others."""
+    if folder.is_symlink():
+        raise PrixError(
+            f"{folder} is a link, so nothing is written there. Delete it, or move the folder "
+            "itself there."
+        )
+
+
+def remove_path(path: Path) -> None:
+    """Delete a file, a link or a folder with all that is in it; no link is followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _name_new(temporary: Path, path: Path) -> None:
     """Give a finished file its name; refuse if another file has it."""
     try:
@@ -189,7 +206,7 @@ def publish(finished: Path, to: Path) -> None:
     _sync_files(finished)
     # A folder cannot be renamed onto one that is not empty, so the old one is moved away first.
     old = finished.parent / (to.name + REPLACED)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_path(old)
     if to.exists():
         to.rename(old)
     finished.rename(to)

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from prixlm.engine.workspace import is_cached
 from prixlm.errors import PrixError
-from prixlm.files import parquet_rows, read_json, write_atomically
+from prixlm.files import parquet_rows, read_json, refuse_link, write_atomically
 from prixlm.kb.checks import check_ids, check_table
 from prixlm.remote import is_remote, local_folder
 from prixlm.threads import usable_cores
@@ -545,12 +545,21 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def inner_folder(kb: KB, name: str) -> Path:
+    """Return a folder in that of a KB, for a cache; refuse a link in any part of `name`."""
+    folder = kb.folder
+    for part in name.split("/"):
+        folder /= part
+        refuse_link(folder)
+    return folder
+
+
 def cache_folder(kb: KB, name: str, stamp: Mapping[str, Any]) -> Path:
     """Return where an index of a KB is, or is to be built: the folder `name` of the KB.
 
     If that has no index with this stamp and cannot be written, it is in the user's cache folder.
     """
-    folder = kb.folder / name
+    folder = inner_folder(kb, name)
     if os.access(kb.folder, os.W_OK) or is_cached(folder, stamp):
         return folder
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

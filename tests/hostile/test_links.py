@@ -1,0 +1,121 @@
+"""Links in folders of others: nothing is written, and nothing removed, where they lead."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from prixlm import KB, PrixError
+from prixlm.entities import index
+from prixlm.entities.encoder import EntityEncoder
+from prixlm.entities.names import build_names
+from prixlm.files import publish
+from prixlm.kb.lookup import build_lookup
+from prixlm.lm import token_cache
+
+KEY = "0123456789abcdef"
+"""Hash of the tokenizer and the encoder, which names their folders."""
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A folder of the user."""
+    folder = tmp_path / "precious"
+    (folder / "letters").mkdir(parents=True)
+    (folder / "letters" / "mother.txt").write_text("keep")
+    (folder / "notes.txt").write_text("keep")
+    return folder
+
+
+def contents(folder: Path) -> dict[Path, str]:
+    """Return all that is in a folder."""
+    return {path: path.read_text() if path.is_file() else "" for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def caches(
+    tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Callable[[KB], object]]:
+    """Return what builds each cache of a KB."""
+    monkeypatch.setattr(token_cache, "tokenizer_hash", lambda _: KEY)
+    encoder = SimpleNamespace(
+        fingerprint=lambda: KEY,
+        width=4,
+        encode=lambda names, langs: np.ones((len(names), 4), np.float32),
+    )
+    return {
+        "lookup": build_lookup,
+        "names": build_names,
+        "tokens": lambda kb: token_cache.build_tokens(kb, tokenizers["xlmr"]),
+        "vectors": lambda kb: index.build_vectors(kb, cast(EntityEncoder, encoder)),
+    }
+
+
+def cache_folder(kind: str, kb: KB) -> Path:
+    """Return the folder of a cache, below that of its KB."""
+    keys = {"lookup": "", "names": kb.fingerprint()[:16]}
+    return Path(kind, keys.get(kind, KEY))
+
+
+KINDS = ("lookup", "names", "tokens", "vectors")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cache_is_not_built_where_a_link_leads(
+    kind: str, caches: dict[str, Callable[[KB], object]], toy: KB, precious: Path
+) -> None:
+    """`lookup.partial` of a KB of others was a link to Documents, and all in there was removed."""
+    before = contents(precious)
+    folder = cache_folder(kind, toy)
+    for path in {Path(kind), folder, folder.with_name(f"{folder.name}.partial")}:
+        link = toy.folder / path
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(precious)
+        with pytest.raises(PrixError, match=f"{path.name} is a link, so nothing is written there"):
+            caches[kind](toy)
+        assert contents(precious) == before and link.is_symlink()
+        link.unlink()
+        if link.parent != toy.folder:
+            link.parent.rmdir()
+
+
+def test_a_link_among_abandoned_caches_is_left_alone(
+    caches: dict[str, Callable[[KB], object]],
+    toy: KB,
+    precious: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_cache, "_ABANDONED", -1.0)
+    before = contents(precious)
+    (toy.folder / "tokens").mkdir()
+    (toy.folder / "tokens" / "old.partial").symlink_to(precious)
+    caches["tokens"](toy)
+    assert contents(precious) == before
+
+
+def test_an_index_of_vectors_is_not_saved_where_a_link_leads(
+    tmp_path: Path, precious: Path
+) -> None:
+    before = contents(precious)
+    (tmp_path / "hnsw").symlink_to(precious)
+    vectors = np.eye(4, dtype=np.float32)
+    store = index.VectorStore(vectors, np.arange(4, dtype=np.int32), tmp_path)
+    assert len(store.index("hnsw").owner) == 4
+    assert contents(precious) == before
+
+
+def test_a_folder_that_was_moved_away_is_replaced_and_not_what_it_leads_to(
+    tmp_path: Path, precious: Path
+) -> None:
+    before = contents(precious)
+    for name in ("new", "to"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    (tmp_path / "to.replaced").symlink_to(precious)
+    publish(tmp_path / "new", tmp_path / "to")
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["new"]
+    assert not (tmp_path / "to.replaced").is_symlink() and contents(precious) == before
