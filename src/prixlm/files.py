@@ -132,6 +132,15 @@ def _open_own(path: Path) -> IO[bytes]:
         raise
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file of our own and flush it to disk; refuse a link, as `_open_own` does."""
+    with _open_own(path) as file:
+        file.seek(0, os.SEEK_END)
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def refuse_link(folder: Path) -> None:
     """Refuse a link in the place of a folder of our own: it may lead to files of others."""
     if folder.is_symlink():

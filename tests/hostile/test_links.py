@@ -10,12 +10,16 @@ import pytest
 from tokenizers import Tokenizer
 
 from prixlm import KB, PrixError
+from prixlm.engine.workspace import STAMP, open_workspace
 from prixlm.entities import index
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.names import build_names
-from prixlm.files import publish
+from prixlm.files import LOCK, publish
 from prixlm.kb.lookup import build_lookup
 from prixlm.lm import token_cache
+from prixlm.reports.kept import Kept
+from prixlm.reports.plots import plot_metrics
+from prixlm.training.loop import _Loop
 
 KEY = "0123456789abcdef"
 """Hash of the tokenizer and the encoder, which names their folders."""
@@ -81,6 +85,55 @@ def test_a_cache_is_not_built_where_a_link_leads(
         link.unlink()
         if link.parent != toy.folder:
             link.parent.rmdir()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_a_cache_is_not_written_through_links(
+    kind: str, caches: dict[str, Callable[[KB], object]], toy: KB, tmp_path: Path
+) -> None:
+    """Names of a KB of others, such as `\\nrm -r ~`, were written to `.bashrc`."""
+    settings = tmp_path / "settings"
+    settings.write_text("keep")
+    caches[kind](toy)
+    folder = toy.folder / cache_folder(kind, toy)
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    half = folder.rename(folder.with_name(f"{folder.name}.partial"))
+    for path in files - {Path(STAMP), Path(LOCK)}:
+        (half / path).unlink()
+        (half / path).symlink_to(settings)
+    caches[kind](toy)
+    assert settings.read_text() == "keep"
+    assert (folder / STAMP).is_file() and not any(path.is_symlink() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("name", ["scratch", "deep/down/part", STAMP, "running"])
+def test_work_with_a_link_is_not_resumed(name: str, tmp_path: Path, precious: Path) -> None:
+    before, link = contents(precious), tmp_path / "work" / name
+    with open_workspace(tmp_path / "work", {"seed": 1}) as work:
+        work.make("part", lambda path: path.write_text("x"))
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(precious)
+    with open_workspace(tmp_path / "work", {"seed": 1}) as work:
+        assert work.finished() == {"lock", STAMP}
+        (work.empty_folder("scratch") / "file").touch()
+    assert contents(precious) == before
+
+
+def test_metrics_results_and_plots_are_not_written_through_links(tmp_path: Path) -> None:
+    settings, metrics = tmp_path / "settings", tmp_path / "metrics.jsonl"
+    metrics.symlink_to(settings)
+    loop = SimpleNamespace(accelerator=SimpleNamespace(is_main_process=True), run=tmp_path, step=1)
+    with pytest.raises(PrixError, match="is a link, so it is not written"):
+        _Loop._log(cast(_Loop, loop), {"loss": 1.0})
+    with pytest.raises(PrixError, match="is a link, so it is not written"):
+        Kept(metrics).get(("row",), lambda: 1)
+    assert not settings.exists()
+    settings.write_text('{"step": 1, "loss": 2.0}\n')
+    (tmp_path / "loss.png").symlink_to(settings)
+    plot_metrics(tmp_path)
+    assert settings.read_text() == '{"step": 1, "loss": 2.0}\n'
+    assert not (tmp_path / "loss.png").is_symlink()
 
 
 def test_a_link_among_abandoned_caches_is_left_alone(

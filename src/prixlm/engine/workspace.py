@@ -85,7 +85,7 @@ class Workspace:
     def empty_folder(self, name: str) -> Path:
         """Return an empty folder `name`, for scratch files that are never resumed."""
         folder = self.folder / name
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_path(folder)
         folder.mkdir(parents=True)
         return folder
 
@@ -121,13 +121,15 @@ def open_workspace(
 ) -> Iterator[Workspace]:
     """Lock a folder of resumable work, and empty it if it was made from other inputs.
 
+    It is also emptied if it has links, which we never make: parts are written by name, so a link
+    that someone else put there would be written through.
     stamp: everything that the parts depend on, as JSON values.
     target: what is made; if it is remote, parts are kept beside it in the store.
     wait: for another process that works there, instead of an error.
     """
     refuse_link(folder)
     with disk_errors(folder), locked(folder, wait=wait):
-        if read_stamp(folder) != json.loads(json.dumps(stamp)):
+        if read_stamp(folder) != json.loads(json.dumps(stamp)) or _has_links(folder):
             # The stamp goes first: a kill from here on leaves parts that nobody resumes.
             (folder / STAMP).unlink(missing_ok=True)
             _end_run(folder / _RUNNING)
@@ -140,6 +142,10 @@ def open_workspace(
             digest = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()
             store = f"{remote.uri_of(target)}{_PARTIAL}/{digest[:24]}"
         yield Workspace(folder, store)
+
+
+def _has_links(folder: Path) -> bool:
+    return any(path.is_symlink() for path in folder.rglob("*"))
 
 
 def _end_run(running: Path) -> None:
