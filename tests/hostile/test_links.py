@@ -1,5 +1,7 @@
 """Links in folders of others: nothing is written, and nothing removed, where they lead."""
 
+import gc
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,3 +174,21 @@ def test_a_folder_that_was_moved_away_is_replaced_and_not_what_it_leads_to(
     publish(tmp_path / "new", tmp_path / "to")
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["new"]
     assert not (tmp_path / "to.replaced").is_symlink() and contents(precious) == before
+
+
+def test_a_kb_spills_to_a_folder_of_its_own(
+    toy: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone on the machine could make `prixlm-PID`, or a link of that name, before us."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders = []
+    kbs = [KB(toy.folder), KB(toy.folder)]
+    for kb in kbs:
+        [(spill,)] = kb.query("SELECT current_setting('temp_directory')").fetchall()
+        folders.append(Path(spill))
+        assert stat.S_IMODE(Path(spill).stat().st_mode) == 0o700
+    assert folders[0] != folders[1]
+    del kb
+    kbs.clear()
+    gc.collect()
+    assert not any(folder.exists() for folder in folders)

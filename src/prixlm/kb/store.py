@@ -22,8 +22,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -511,8 +513,11 @@ class KB:
 
     def _open_connection(self) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect()
-        # The KB's own folder may be read-only, so large sorts spill elsewhere.
-        spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
+        # The KB's own folder may be read-only, so large sorts spill elsewhere: into a new
+        # folder, where nobody else has put links and no other connection spills.
+        folder = tempfile.mkdtemp(prefix="prixlm-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        spill = folder.replace("'", "''")
         connection.execute(f"SET temp_directory = '{spill}'")
         connection.execute("SET enable_progress_bar = false")
         connection.execute(f"SET threads = {usable_cores()}")
