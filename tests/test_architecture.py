@@ -109,6 +109,13 @@ def test_a_shared_type_is_defined_once(name: str) -> None:
     assert homes == ["types"]
 
 
+def test_sql_reads_parquet_by_one_function_alone() -> None:
+    """DuckDB takes a folder `lang=fi` for a value of every row below, unless it is told not to."""
+    pattern = re.compile(r"read_parquet\(|parquet_scan\(|from_parquet\(|FROM '", re.IGNORECASE)
+    homes = [m for m, path in modules().items() if pattern.search(path.read_text("utf-8"))]
+    assert homes == ["files"]
+
+
 def test_what_a_plain_machine_runs_imports_no_extra() -> None:
     plain = [m for m in modules() if room_of(m) in NO_TORCH_ROOMS]
     blocked = [package for packages in EXTRAS.values() for package in packages]

@@ -132,6 +132,32 @@ def _open_own(path: Path) -> IO[bytes]:
         raise
 
 
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file of our own and flush it to disk; refuse a link, as `_open_own` does."""
+    with _open_own(path) as file:
+        file.seek(0, os.SEEK_END)
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def refuse_link(folder: Path) -> None:
+    """Refuse a link in the place of a folder of our own: it may lead to files of others."""
+    if folder.is_symlink():
+        raise PrixError(
+            f"{folder} is a link, so nothing is written there. Delete it, or move the folder "
+            "itself there."
+        )
+
+
+def remove_path(path: Path) -> None:
+    """Delete a file, a link or a folder with all that is in it; no link is followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _name_new(temporary: Path, path: Path) -> None:
     """Give a finished file its name; refuse if another file has it."""
     try:
@@ -189,7 +215,7 @@ def publish(finished: Path, to: Path) -> None:
     _sync_files(finished)
     # A folder cannot be renamed onto one that is not empty, so the old one is moved away first.
     old = finished.parent / (to.name + REPLACED)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_path(old)
     if to.exists():
         to.rename(old)
     finished.rename(to)
@@ -357,6 +383,14 @@ def quote_path(path: Path) -> str:
     """Quote a path for SQL, with `*`, `?` and `[` escaped."""
     plain = re.sub(r"([*?\[])", r"[\1]", str(path))
     return "'" + plain.replace("'", "''") + "'"
+
+
+def parquet_rows(*paths: Path) -> str:
+    """Return the rows of Parquet files as a table of SQL.
+
+    Without this option, DuckDB puts `fi` into the column `lang` of every file below `lang=fi/`.
+    """
+    return f"read_parquet([{', '.join(map(quote_path, paths))}], hive_partitioning = false)"
 
 
 ROW_FORMATS = (".parquet", ".tsv", ".csv", ".jsonl")

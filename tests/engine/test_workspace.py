@@ -91,7 +91,7 @@ def test_a_kill_while_emptying_leaves_nothing_to_resume(tmp_path: Path) -> None:
         work.make("part", lambda path: path.write_text("x"))
     run_killed(
         "from prixlm.engine import workspace\n"
-        "workspace._remove = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "workspace.remove_path = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"with workspace.open_workspace(Path({str(tmp_path)!r}), {{'seed': 2}}):\n"
         "    pass"
     )

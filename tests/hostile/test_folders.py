@@ -94,6 +94,30 @@ def test_proposals_whose_tables_lie_about_their_columns_are_read_or_refused_in_o
         attack(*args)
 
 
+def test_a_folder_that_is_named_like_a_value_changes_no_row(tmp_path: Path) -> None:
+    """DuckDB took `lang=zz` in a path for the value of the column `lang` of all rows below."""
+    sources, evil = write_sources(tmp_path), tmp_path / "lang=zz" / "split=test"
+    run("import", *sources, "--to", tmp_path / "kb")
+    run("import", *sources, "--to", evil / "kb")
+    plain, named = KB(tmp_path / "kb"), KB(evil / "kb")
+    assert named.manifest.counts == plain.manifest.counts
+    for table in ("entities", "triples"):
+        rows = [kb.query(f"FROM {table} ORDER BY ALL").fetchall() for kb in (plain, named)]
+        assert rows[0] == rows[1]
+        assert pq.read_table(named.path(table)).equals(pq.read_table(plain.path(table)))
+    write_proposals(evil / "proposals", named)
+    pages = []
+    for folder in (evil / "proposals", shutil.copytree(evil / "proposals", tmp_path / "p")):
+        run("report", folder, "--kb", plain.folder, "--to", tmp_path / "page")
+        page = json.loads((tmp_path / "page" / "report.json").read_text("utf-8"))
+        pages.append([page["coverage"], page["examples"]])
+    assert pages[0] == pages[1]
+    for kb in (plain, named):
+        run("split", kb.folder, "--to", kb.folder.parent / "split", "--test", 0.2)
+    splits = [KB(kb.folder.parent / "split").manifest.counts for kb in (plain, named)]
+    assert splits[0] == splits[1]
+
+
 def begin_staged(uri: str) -> None:
     """Begin to write a folder of a store, as `enrich --to` does: what is there is fetched."""
     with remote.staged_folder(uri):

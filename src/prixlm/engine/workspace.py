@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from prixlm import remote
-from prixlm.files import LOCK, REPLACED, disk_errors, locked, read_json, replacing, write_atomically
+from prixlm.files import (
+    LOCK,
+    REPLACED,
+    disk_errors,
+    locked,
+    read_json,
+    refuse_link,
+    remove_path,
+    replacing,
+    write_atomically,
+)
 
 STAMP = "stamp.json"
 _PARTIAL = ".partial"
@@ -75,7 +85,7 @@ class Workspace:
     def empty_folder(self, name: str) -> Path:
         """Return an empty folder `name`, for scratch files that are never resumed."""
         folder = self.folder / name
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_path(folder)
         folder.mkdir(parents=True)
         return folder
 
@@ -101,7 +111,7 @@ class Workspace:
         # The lock goes last: a folder with content and no lock is taken for one of others.
         for path in self.folder.iterdir():
             if path.name != LOCK:
-                _remove(path)
+                remove_path(path)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -111,24 +121,31 @@ def open_workspace(
 ) -> Iterator[Workspace]:
     """Lock a folder of resumable work, and empty it if it was made from other inputs.
 
+    It is also emptied if it has links, which we never make: parts are written by name, so a link
+    that someone else put there would be written through.
     stamp: everything that the parts depend on, as JSON values.
     target: what is made; if it is remote, parts are kept beside it in the store.
     wait: for another process that works there, instead of an error.
     """
+    refuse_link(folder)
     with disk_errors(folder), locked(folder, wait=wait):
-        if read_stamp(folder) != json.loads(json.dumps(stamp)):
+        if read_stamp(folder) != json.loads(json.dumps(stamp)) or _has_links(folder):
             # The stamp goes first: a kill from here on leaves parts that nobody resumes.
             (folder / STAMP).unlink(missing_ok=True)
             _end_run(folder / _RUNNING)
             for path in folder.iterdir():
                 if path.name != LOCK:
-                    _remove(path)
+                    remove_path(path)
             write_atomically(folder / STAMP, json.dumps(stamp))
         store = None
         if target is not None and remote.is_remote(target):
             digest = hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()
             store = f"{remote.uri_of(target)}{_PARTIAL}/{digest[:24]}"
         yield Workspace(folder, store)
+
+
+def _has_links(folder: Path) -> bool:
+    return any(path.is_symlink() for path in folder.rglob("*"))
 
 
 def _end_run(running: Path) -> None:
@@ -147,13 +164,6 @@ def partial_folder(target: Path) -> Path:
     if remote.is_remote(target):
         return remote.work_folder(target)
     return target.with_name(target.name + _PARTIAL)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def read_stamp(folder: Path) -> Any:
@@ -202,5 +212,5 @@ def drop_oldest_caches(parent: Path, keep: int) -> None:
         if not path.parent.name.endswith((_PARTIAL, REPLACED))
     ]
     # `is_cached` touches the stamp, so its time is that of the last use.
-    for stamp in sorted(stamps, key=lambda path: path.stat().st_mtime)[:-keep]:
+    for stamp in sorted(stamps, key=lambda path: path.lstat().st_mtime)[:-keep]:
         shutil.rmtree(stamp.parent, ignore_errors=True)

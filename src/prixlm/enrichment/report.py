@@ -19,7 +19,7 @@ from typing import Any
 from prixlm.config import is_kind
 from prixlm.engine.overwriting import check_pages
 from prixlm.errors import PrixError
-from prixlm.files import alone, quote_path, write_atomically
+from prixlm.files import alone, parquet_rows, write_atomically
 from prixlm.kb.coverage import count_coverage
 from prixlm.kb.store import KB
 from prixlm.metrics import Reliability
@@ -38,7 +38,7 @@ _NUM_LANGUAGES = 4
 # At most two proposals of a relation, so that the examples are not all alike.
 _EXAMPLES = """
     WITH varied AS (
-        SELECT * FROM read_parquet({proposals})
+        SELECT * FROM {proposals}
         QUALIFY row_number() OVER (PARTITION BY lang, relation ORDER BY id) <= 2
     ), chosen AS (
         SELECT * FROM varied
@@ -198,8 +198,8 @@ def _coverage(
     The whole is the facts of a relation that any language states and the language has names for.
     """
     kb, langs = report.kb, list(report.langs or manifest["config"]["into"])
-    proposals = quote_path(Path(report.proposals) / "proposals.parquet")
-    added_sql = f"SELECT lang, relation, count(*) FROM read_parquet({proposals}) GROUP BY ALL"
+    proposals = parquet_rows(Path(report.proposals) / "proposals.parquet")
+    added_sql = f"SELECT lang, relation, count(*) FROM {proposals} GROUP BY ALL"
     added = Counter({(lang, relation): n for lang, relation, n in kb.query(added_sql).fetchall()})
     facts = count_coverage(kb, langs, known)
     names = kb.relation_names("en" if "en" in kb.languages else langs[0])
@@ -225,7 +225,7 @@ def _coverage_cell(before: int, added: int, statable: int) -> dict[str, Any]:
 
 def _examples(report: Report, known: Sequence[str]) -> list[dict[str, str]]:
     """Return proposals of every language, spread over the relations."""
-    proposals = quote_path(Path(report.proposals) / "proposals.parquet")
+    proposals = parquet_rows(Path(report.proposals) / "proposals.parquet")
     parameters = {"number": _NUM_EXAMPLES, "splits": list(known)}
     rows = report.kb.query(_EXAMPLES.format(proposals=proposals), parameters).to_arrow_table()
     return [_example(row) for row in rows.to_pylist()]

@@ -36,8 +36,8 @@ from prixlm.engine.workspace import (
 )
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, publish, read_json, replacing, write_atomically
-from prixlm.kb.store import KB
+from prixlm.files import disk_errors, publish, read_json, refuse_link, replacing, write_atomically
+from prixlm.kb.store import KB, inner_folder
 from prixlm.types import Array, Progress
 
 faiss: Any = importlib.import_module("faiss")  # its stubs lack what is used here
@@ -95,7 +95,7 @@ def build_vectors(
     engine: where names are encoded; with workers, the disk holds the vectors twice for a while.
     """
     key = encoder.fingerprint()
-    folder = kb.folder / "vectors" / key[:16]
+    folder = inner_folder(kb, f"vectors/{key[:16]}")
     stamp = {"version": 1, "kb": kb.fingerprint(), "encoder": key, "width": encoder.width}
     if not is_cached(folder, stamp):
         if folder.exists() and read_stamp(folder) is None:
@@ -249,6 +249,7 @@ class NeighbourIndex:
     def save(self, folder: Path | str) -> None:
         """Write the index in FAISS's own format, the owners, and last a stamp."""
         folder = Path(folder)
+        refuse_link(folder)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _INDEX_STAMP).unlink(missing_ok=True)

@@ -44,7 +44,7 @@ from prixlm.engine.workspace import (
     seal,
 )
 from prixlm.errors import PrixError
-from prixlm.files import open_database, publish
+from prixlm.files import open_database, parquet_rows, publish
 from prixlm.kb.mapped import MappedTexts, TextWriter, map_column
 from prixlm.kb.store import KB, cache_folder
 from prixlm.romanise import reading_version, romanise
@@ -630,8 +630,8 @@ def _write_sorted(scratch: Path, folder: Path) -> None:
     """Sort each table by its text, then row, and keep its rows."""
     with open_database(scratch, _MEMORY) as db:
         for name in _TABLES:
-            path = str(scratch / f"{name}.parquet").replace("'", "''")
-            query = f"SELECT row, place FROM read_parquet('{path}') ORDER BY text, row, place"
+            table = parquet_rows(scratch / f"{name}.parquet")
+            query = f"SELECT row, place FROM {table} ORDER BY text, row, place"
             reader: Any = db.sql(query).to_arrow_reader(_ROWS)
             with (
                 (folder / f"{name}.rows").open("wb") as rows,

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from prixlm.engine.local import end_with_parent
 from prixlm.engine.workspace import Workspace
 from prixlm.errors import PrixError
-from prixlm.files import open_database, quote_path, read_json, sketch, whole_folder
+from prixlm.files import open_database, parquet_rows, read_json, sketch, whole_folder
 from prixlm.importers.format import (
     NUM_SAMPLES,
     STAGED,
@@ -287,8 +287,7 @@ class StagedTables:
 
     def view(self, name: str, *files: Path) -> None:
         """Make a view `name` of Parquet files."""
-        listed = ", ".join(map(quote_path, files))
-        self.run(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
+        self.run(f"CREATE VIEW {name} AS SELECT * FROM {parquet_rows(*files)}")
 
     def run(self, sql: str) -> list[Any]:
         """Run SQL and return all rows."""

@@ -34,7 +34,7 @@ from prixlm.arrays import ragged_offsets
 from prixlm.engine.overwriting import check_target
 from prixlm.engine.workspace import open_workspace
 from prixlm.errors import PrixError
-from prixlm.files import open_database, publish, quote_path
+from prixlm.files import open_database, parquet_rows, publish
 from prixlm.kb.concepts import count_linked
 from prixlm.kb.store import FORMAT, KB, SPLITS, quote_texts
 from prixlm.kb.writer import write_table
@@ -384,10 +384,8 @@ def _write_triples(
     """
     counts: dict[str, dict[str, int]] = {}
     with open_database(scratch, memory) as db:
-        db.execute(
-            "CREATE VIEW assigned AS SELECT * FROM "
-            f"read_parquet({quote_path(scratch / 'assigned.parquet')})"
-        )
+        assigned = parquet_rows(scratch / "assigned.parquet")
+        db.execute(f"CREATE VIEW assigned AS SELECT * FROM {assigned}")
         # An inverse is compared by entity, or by concept if facts are held out in all languages.
         if config.by_concept:
             db.register("entity", pa.table({"id": np.arange(len(concept)), "concept": concept}))
@@ -418,7 +416,7 @@ def _write_triples(
                 columns = {name: batch.column(name) for name in batch.schema.names}
                 columns["split"] = names.take(columns["split"].cast(pa.int8()))
                 table.write(**columns)
-        written = f"read_parquet({quote_path(out / 'triples.parquet')})"
+        written = parquet_rows(out / "triples.parquet")
         found = db.execute(f"SELECT lang, split, count(*) FROM {written} GROUP BY ALL ORDER BY ALL")
         for lang, split, count in found.fetchall():
             counts.setdefault(lang, {})[split] = count

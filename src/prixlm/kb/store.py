@@ -22,8 +22,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +38,7 @@ import pyarrow.parquet as pq
 
 from prixlm.engine.workspace import is_cached
 from prixlm.errors import PrixError
-from prixlm.files import quote_path, read_json, write_atomically
+from prixlm.files import parquet_rows, read_json, refuse_link, write_atomically
 from prixlm.kb.checks import check_ids, check_table
 from prixlm.remote import is_remote, local_folder
 from prixlm.threads import usable_cores
@@ -511,15 +513,18 @@ class KB:
 
     def _open_connection(self) -> duckdb.DuckDBPyConnection:
         connection = duckdb.connect()
-        # The KB's own folder may be read-only, so large sorts spill elsewhere.
-        spill = f"{tempfile.gettempdir()}/prixlm-{os.getpid()}".replace("'", "''")
+        # The KB's own folder may be read-only, so large sorts spill elsewhere: into a new
+        # folder, where nobody else has put links and no other connection spills.
+        folder = tempfile.mkdtemp(prefix="prixlm-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        spill = folder.replace("'", "''")
         connection.execute(f"SET temp_directory = '{spill}'")
         connection.execute("SET enable_progress_bar = false")
         connection.execute(f"SET threads = {usable_cores()}")
         for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
             _check_table(self.path(table), SCHEMAS[table])
-            path = quote_path(self.path(table))
-            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
+            rows = parquet_rows(self.path(table))
+            connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {rows}")
         return connection
 
 
@@ -545,12 +550,21 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def inner_folder(kb: KB, name: str) -> Path:
+    """Return a folder in that of a KB, for a cache; refuse a link in any part of `name`."""
+    folder = kb.folder
+    for part in name.split("/"):
+        folder /= part
+        refuse_link(folder)
+    return folder
+
+
 def cache_folder(kb: KB, name: str, stamp: Mapping[str, Any]) -> Path:
     """Return where an index of a KB is, or is to be built: the folder `name` of the KB.
 
     If that has no index with this stamp and cannot be written, it is in the user's cache folder.
     """
-    folder = kb.folder / name
+    folder = inner_folder(kb, name)
     if os.access(kb.folder, os.W_OK) or is_cached(folder, stamp):
         return folder
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -25,8 +25,8 @@ from tokenizers import Tokenizer
 from prixlm.arrays import ragged_offsets, ragged_ranges
 from prixlm.engine.workspace import drop_oldest_caches, is_cached, open_workspace, partial_folder
 from prixlm.errors import PrixError
-from prixlm.files import locked, publish
-from prixlm.kb.store import KB
+from prixlm.files import locked, publish, refuse_link
+from prixlm.kb.store import KB, inner_folder
 from prixlm.romanise import Reading, read_names, reading_version
 from prixlm.types import Array, Progress
 
@@ -138,14 +138,15 @@ def build_tokens(
     """
     # The hash names the folder; the stamp also holds what the folder's name does not.
     key = tokenizer_hash(tokenizer)
-    folder = kb.folder / "tokens" / key[:16]
+    name = key[:16]
     stamp = {"version": VERSION, "kb": kb.fingerprint(), "tokenizer": key}
     if reading != "script":
-        folder = folder.with_name(f"{key[:16]}-{reading}")
+        name += f"-{reading}"
         stamp["reading"] = f"{reading} {reading_version()}"
     if space:
-        folder = folder.with_name(f"{folder.name}-space")
+        name += "-space"
         stamp["space"] = space
+    folder = inner_folder(kb, f"tokens/{name}")
     if not is_cached(folder, stamp):
         with open_workspace(partial_folder(folder), stamp, wait=True) as work:
             if is_cached(folder, stamp):  # another worker of this machine has built it meanwhile
@@ -202,6 +203,7 @@ def _drop_abandoned(parent: Path) -> None:
     for partial in parent.glob("*.partial"):
         with suppress(PrixError, OSError):  # locked: another command is building it
             if now - partial.stat().st_mtime > _ABANDONED:
+                refuse_link(partial)
                 with locked(partial):
                     shutil.rmtree(partial)
 

@@ -38,7 +38,7 @@ import pyoxigraph as ox
 
 from prixlm.engine.overwriting import check_new_file
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, quote_path, replacing, write_atomically, write_rows
+from prixlm.files import disk_errors, parquet_rows, replacing, write_atomically, write_rows
 from prixlm.kb.store import KB
 from prixlm.proposals import quickstatements
 from prixlm.proposals.confidence import corrected_confidence
@@ -484,14 +484,14 @@ def _named_items(selection: _Selection) -> set[tuple[str, str]]:
     with duckdb.connect() as db:
         for name in ("facts", "labels", "links"):
             if selection.path(name).is_file():
-                path = quote_path(selection.path(name))
-                db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({path})")
+                table = parquet_rows(selection.path(name))
+                db.execute(f"CREATE VIEW {name} AS SELECT * FROM {table}")
         known = ["SELECT lang, subject_key AS key FROM facts", "SELECT lang, object_key FROM facts"]
         if selection.path("links").is_file():
             known += ["SELECT lang, key FROM links", "SELECT other_lang, other_key FROM links"]
         for kb in _known_kbs(selection):
-            entities = quote_path(kb.path("entities"))
-            known.append(f"SELECT lang, key FROM read_parquet({entities})")
+            entities = parquet_rows(kb.path("entities"))
+            known.append(f"SELECT lang, key FROM {entities}")
         rows = db.execute(
             "SELECT DISTINCT key, lang FROM labels "
             f"SEMI JOIN ({' UNION ALL '.join(known)}) USING (lang, key)"

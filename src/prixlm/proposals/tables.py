@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import open_database, quote_path, read_json, write_atomically
+from prixlm.files import open_database, parquet_rows, read_json, write_atomically
 from prixlm.kb.checks import check_table
 from prixlm.kb.store import KB, rechunk
 from prixlm.types import Array
@@ -141,8 +141,7 @@ def join_parts(
     counts: dict[str, Any] = {}
     with open_database(scratch, "1GiB") as db:
         for table in ("entities", "relations", "relation_names"):
-            path = quote_path(kb.path(table))
-            db.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet({path})")
+            db.execute(f"CREATE VIEW {table} AS SELECT * FROM {parquet_rows(kb.path(table))}")
         _create_chosen(db, parts, limit)
         reader: Any = db.sql(_WITH_NAMES).to_arrow_reader(_BATCH_ROWS)
         with pq.ParquetWriter(out, FACT_SCHEMA, compression="zstd") as writer:
@@ -160,7 +159,7 @@ def _create_chosen(
 ) -> None:
     """Create the table `chosen`: the rows of all parts, or the most confident ones."""
     if parts:
-        source = f"read_parquet([{', '.join(map(quote_path, parts))}])"
+        source = parquet_rows(*parts)
     else:
         source = "empty"
         db.register(source, PART_SCHEMA.empty_table())

@@ -8,12 +8,11 @@ again. The file is removed when the table is written.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from prixlm.files import write_atomically
+from prixlm.files import append_line, write_atomically
 
 
 class Kept:
@@ -45,10 +44,7 @@ class Kept:
             value = compute()
             self.values[tuple(key)] = json.loads(json.dumps(value))
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([list(key), value]) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(self.path, json.dumps([list(key), value]))
         return self.values[tuple(key)]
 
     def remove(self) -> None:

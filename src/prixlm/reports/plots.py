@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from prixlm.config import is_kind
-from prixlm.files import parse_json
+from prixlm.files import parse_json, replacing
 from prixlm.metrics import Reliability
 from prixlm.reports.tables import MEAN, ResultTable
 from prixlm.untrusted import printable
@@ -54,7 +54,7 @@ def plot_metrics(run: Path) -> Path | None:
     axes.grid(alpha=0.3)
     axes.legend()
     path = run / "loss.png"
-    figure.savefig(path, dpi=120)
+    _save(figure, path, dpi=120)
     return path
 
 
@@ -82,7 +82,7 @@ def plot_curves(
     axes.set(xlabel="step", ylabel=ylabel, title=title, ylim=(0, None))
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right center")
-    figure.savefig(path, dpi=120)
+    _save(figure, path, dpi=120)
 
 
 def plot_panels(tables: Sequence[ResultTable], path: Path) -> None:
@@ -106,7 +106,7 @@ def plot_panels(tables: Sequence[ResultTable], path: Path) -> None:
         axes.locator_params(axis="x", nbins=5)  # six-digit steps would run into each other
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")  # its own: the tasks have different languages
-    figure.savefig(path, dpi=120)
+    _save(figure, path, dpi=120)
 
 
 def plot_tables(tables: Sequence[ResultTable], path: Path) -> None:
@@ -133,7 +133,7 @@ def plot_tables(tables: Sequence[ResultTable], path: Path) -> None:
         axes.set_axisbelow(True)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
-    figure.savefig(path, dpi=110)
+    _save(figure, path, dpi=110)
 
 
 def plot_reliability(
@@ -153,7 +153,10 @@ def plot_reliability(
         axes.set(xlim=(0, 1), ylim=(0, 1))
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    figure.savefig(path, dpi=110)
+    if isinstance(path, Path):
+        _save(figure, path, dpi=110)
+    else:
+        figure.savefig(path, dpi=110)
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -164,6 +167,12 @@ def _figure(width: float, height: float) -> "Figure":
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def _save(figure: "Figure", path: Path, dpi: int) -> None:
+    """Write a figure as a whole; a link that is there is replaced, not written through."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=dpi)
 
 
 def _label(text: str) -> str:

@@ -33,7 +33,7 @@ from accelerate import Accelerator, PartialState
 from torch import Tensor, nn
 
 from prixlm.errors import PrixError, Stopped
-from prixlm.files import disk_errors, write_atomically
+from prixlm.files import append_line, disk_errors, write_atomically
 from prixlm.reports.plots import read_metric
 from prixlm.training.checkpoints import (
     drop_checkpoints,
@@ -440,8 +440,7 @@ class _Loop:
 
     def _log(self, values: dict[str, float]) -> None:
         if self.accelerator.is_main_process:
-            with (self.run / _METRICS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": self.step, **values}) + "\n")
+            append_line(self.run / _METRICS, json.dumps({"step": self.step, **values}))
         if self.config.trackers:
             self.accelerator.log(values, step=self.step)
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prixlm.files import quote_path, read_json, write_atomically
+from prixlm.files import parquet_rows, read_json, write_atomically
 from prixlm.kb.coverage import Coverage, count_coverage
 from prixlm.proposals.tables import table_path
 from prixlm.reports.console import language_name
@@ -76,8 +76,8 @@ def _count_proposed(opened: "Opened") -> Counter[tuple[str, int]]:
     """Return the number of proposed facts by language and relation."""
     if opened.proposals is None:
         return Counter()
-    table = quote_path(table_path(opened.proposals, "facts"))
-    sql = f"SELECT lang, relation, count(*) FROM read_parquet({table}) GROUP BY ALL"
+    proposed = parquet_rows(table_path(opened.proposals, "facts"))
+    sql = f"SELECT lang, relation, count(*) FROM {proposed} GROUP BY ALL"
     rows = opened.kb.query(sql).fetchall()
     return Counter({(lang, relation): number for lang, relation, number in rows})
 
