@@ -151,6 +151,15 @@ def test_an_archive_with_a_vast_dictionary_is_refused_before_it_is_allocated(
         assert reader.damage is not None and "emory" in reader.damage
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_of_a_method_without_a_limit_is_refused(method: int, tmp_path: Path) -> None:
+    path = tmp_path / "facts.tsv.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("facts.tsv", FACT)
+    with pytest.raises(PrixError, match=r"facts\.tsv\.zip: .* Unpack it, or .* \.bz2 or \.xz"):
+        import_kb([path], tmp_path / "kb")
+
+
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_xz_streams_one_after_another_are_read_whole(pieces: int, tmp_path: Path) -> None:
     path = tmp_path / "facts.tsv.xz"

@@ -1,9 +1,10 @@
 """Reading files, plain or compressed, as chunks of whole lines.
 
-`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` are decompressed on the fly, bz2 in several
-threads. (Not gz: zlib is fast enough, and rapidgzip does not report a missing end.) A truncated or
-damaged archive gives every line before the damage, then one broken chunk that says so; so does an
-archive that expands beyond all measure. A line beyond the source's limit is skipped, never held.
+`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` (stored or deflated) are decompressed on the fly,
+bz2 in several threads. (Not gz: zlib is fast enough, and rapidgzip does not report a missing end.)
+A truncated or damaged archive gives every line before the damage, then one broken chunk that says
+so; so does an archive that expands beyond all measure. A line beyond the source's limit is skipped,
+never held.
 """
 
 import bz2
@@ -37,6 +38,8 @@ _PARALLEL_BYTES = 1 << 20
 """Smallest bz2 file that is read in several threads. They hold blocks ahead, which of a bomb expand
 to hundreds of MiB; bombs are small."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""`zipfile` decompresses the others (bz2, LZMA) without a limit: one read may expand to GiB."""
 _DAMAGE = (
     EOFError,
     OSError,
@@ -169,6 +172,11 @@ class SourceReader:
             raise PrixError(
                 f"{self._path}: {len(members)} files in the archive, expected 1. "
                 "Unpack it and pass the folder."
+            )
+        if members[0].compress_type not in _ZIP_METHODS:
+            raise PrixError(
+                f"{self._path}: a zip method other than deflate, which is not read. "
+                "Unpack it, or compress the file as .bz2 or .xz."
             )
         return archive.open(members[0])
 
