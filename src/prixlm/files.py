@@ -305,6 +305,7 @@ def damage_message(error: BaseException) -> str | None:
     known: list[type[BaseException]] = [UnicodeDecodeError, zipfile.BadZipFile]
     if pyarrow is not None:
         known += [pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowSerializationError]
+        known += [pyarrow.ArrowIndexError]  # of a page that a flipped bit has damaged
     if duckdb is not None:
         known += [duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException]
         known += [duckdb.ConversionException, duckdb.OutOfRangeException]

@@ -30,6 +30,7 @@ MAX_EXPANSION = 1000
 FREE_EXPANSION = 1 << 30
 """An archive may expand to this many times its size; this many bytes are allowed in any case. Dumps
 expand 5 to 100 times, a bomb a million times."""
+BOMB = f"expands to more than {MAX_EXPANSION:,} times its size; the rest was not read"
 XZ_MEMORY = 256 << 20
 """Bytes that the dictionary of an .xz archive may take: `xz -9` asks for 64 MiB, a bomb for 4 GiB.
 (zstd's own limit is 128 MiB; gz and bz2 need less than 4.)"""
@@ -105,21 +106,11 @@ class SourceReader:
                 self._recover(EOFError("nothing in the archive"))
                 continue
             self._served += len(block)
-            if self._is_bomb():
-                self.damage = (
-                    f"expands to more than {MAX_EXPANSION:,} times its size; the rest was not read"
-                )
+            if self._suffix in _COMPRESSED and is_bomb(self._path, self._served):
+                self.damage = BOMB
                 return b""
             return block
         return b""
-
-    def _is_bomb(self) -> bool:
-        """Tell whether the archive has expanded further than any dump does."""
-        return (
-            self._suffix in _COMPRESSED
-            and self._served > FREE_EXPANSION
-            and self._served > MAX_EXPANSION * self._path.stat().st_size
-        )
 
     def _read_small(self) -> bytes:
         """Read what is decompressed already: a larger read that fails would lose it."""
@@ -230,6 +221,11 @@ class _XzReader(io.RawIOBase):
             if data:
                 buffer[: len(data)] = data
                 return len(data)
+
+
+def is_bomb(path: Path, served: int) -> bool:
+    """Tell whether a file has expanded to more bytes than any dump does."""
+    return served > FREE_EXPANSION and served > MAX_EXPANSION * path.stat().st_size
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:
