@@ -306,6 +306,32 @@ def test_a_parquet_file_that_expands_is_read_in_little_memory(
     assert SAYS[name] in said
 
 
+COUNT = r"""
+import re, sys
+from pathlib import Path
+from prixlm import KB
+from prixlm.kb.coverage import count_coverage
+kb = KB(Path(sys.argv[1]))
+before = Path("/proc/self/status").read_text()
+print(sum(count_coverage(kb).statable.values()))
+for status in (before, Path("/proc/self/status").read_text()):
+    print(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024)
+"""
+
+
+def test_names_of_one_concept_are_counted_without_pairs(tmp_path: Path) -> None:
+    number = 4000
+    facts = "".join(f"{lang}\tx{i}\tr\tx{i}\n" for lang in ("en", "fi") for i in range(number))
+    links = "".join(f"en\tx0\tfi\tx{i}\nen\tx{i}\tfi\tx0\n" for i in range(number))
+    (tmp_path / "facts.tsv").write_text(f"lang\tsubject\trelation\tobject\n{facts}", "utf-8")
+    (tmp_path / "links.tsv").write_text(f"lang_a\tname_a\tlang_b\tname_b\n{links}", "utf-8")
+    import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
+    ran = run_python(COUNT, tmp_path / "kb")
+    count, before, after = map(int, ran.stdout.split())
+    assert count == 2 * number**2
+    assert after - before < 200
+
+
 def test_json_that_is_too_deep_is_one_line_wherever_it_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "kb"
     folder.mkdir()
