@@ -33,8 +33,9 @@ if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
     import duckdb
     import pyarrow as pa
 
-_MAX_JSON = 256 << 20
-"""Bytes of the largest JSON file that is read; ours have a few kB."""
+_MAX_JSON = 32 << 20
+"""Bytes of the largest JSON file that is read, in up to 24 times as much memory. Ours have a few
+kB, the counts of a large KB a few MiB."""
 LOCK = "lock"
 """File whose lock a command holds while it works in a folder."""
 REPLACED = ".replaced"

@@ -350,6 +350,15 @@ def test_json_that_is_too_deep_is_one_line_wherever_it_is_read(tmp_path: Path) -
         attack(*args, codes=(2,))
 
 
+def test_a_manifest_of_many_mib_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_bytes(FACT)
+    kb = import_kb([tmp_path / "facts.tsv"], tmp_path / "kb")
+    with (kb.folder / "manifest.json").open("r+b") as file:
+        file.truncate(33 << 20)
+    ran = attack("stats", kb.folder, codes=(2,))
+    assert "manifest.json has more than 32 MiB" in ran.stderr
+
+
 def test_a_manifest_with_other_kinds_of_values_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "facts.tsv").write_bytes(FACT)
     kb = import_kb([tmp_path / "facts.tsv"], tmp_path / "kb")
