@@ -30,7 +30,6 @@ MAX_EXPANSION = 1000
 FREE_EXPANSION = 1 << 30
 """An archive may expand to this many times its size; this many bytes are allowed in any case. Dumps
 expand 5 to 100 times, a bomb a million times."""
-BOMB = f"expands to more than {MAX_EXPANSION:,} times its size; the rest was not read"
 XZ_MEMORY = 256 << 20
 """Bytes that the dictionary of an .xz archive may take: `xz -9` asks for 64 MiB, a bomb for 4 GiB.
 (zstd's own limit is 128 MiB; gz and bz2 need less than 4.)"""
@@ -107,7 +106,7 @@ class SourceReader:
                 continue
             self._served += len(block)
             if self._suffix in _COMPRESSED and is_bomb(self._path, self._served):
-                self.damage = BOMB
+                self.damage = describe_bomb()
                 return b""
             return block
         return b""
@@ -226,6 +225,11 @@ class _XzReader(io.RawIOBase):
 def is_bomb(path: Path, served: int) -> bool:
     """Tell whether a file has expanded to more bytes than any dump does."""
     return served > FREE_EXPANSION and served > MAX_EXPANSION * path.stat().st_size
+
+
+def describe_bomb() -> str:
+    """Return what is wrong with a file for which `is_bomb` holds."""
+    return f"expands to more than {MAX_EXPANSION:,} times its size; the rest was not read"
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:

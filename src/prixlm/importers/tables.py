@@ -34,7 +34,14 @@ from prixlm.importers.format import (
     map_unique,
 )
 from prixlm.importers.pages import check_pages
-from prixlm.importers.streams import BOMB, CHUNK_BYTES, head, is_bomb, line_chunks, plain_suffix
+from prixlm.importers.streams import (
+    CHUNK_BYTES,
+    describe_bomb,
+    head,
+    is_bomb,
+    line_chunks,
+    plain_suffix,
+)
 from prixlm.languages import normalise
 from prixlm.types import Array
 from prixlm.untrusted import unguard_formula
@@ -384,7 +391,9 @@ def _parquet_chunks(source: Source, index: int) -> Iterator[Chunk]:
             texts = [_cast(_cut(column, longest)) for column in batch]
             served += sum(text.nbytes for text in texts)
             if is_bomb(path, served):
-                yield Chunk(index, line, BOMB.encode(), broken="truncated or damaged archive")
+                yield Chunk(
+                    index, line, describe_bomb().encode(), broken="truncated or damaged archive"
+                )
                 return
             done = path.stat().st_size * (line - 1) // total
             yield Chunk(index, line, pa.record_batch(texts, names=batch.schema.names), done=done)
