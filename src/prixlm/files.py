@@ -33,8 +33,9 @@ if TYPE_CHECKING:  # the parsing processes and `prixlm --help` do without them
     import duckdb
     import pyarrow as pa
 
-_MAX_JSON = 256 << 20
-"""Bytes of the largest JSON file that is read; ours have a few kB."""
+_MAX_JSON = 32 << 20
+"""Bytes of the largest JSON file that is read, in up to 24 times as much memory. Ours have a few
+kB, the counts of a large KB a few MiB."""
 LOCK = "lock"
 """File whose lock a command holds while it works in a folder."""
 REPLACED = ".replaced"
@@ -332,6 +333,7 @@ def damage_message(error: BaseException) -> str | None:
     known: list[type[BaseException]] = [UnicodeDecodeError, zipfile.BadZipFile]
     if pyarrow is not None:
         known += [pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowSerializationError]
+        known += [pyarrow.ArrowIndexError]  # of a page that a flipped bit has damaged
     if duckdb is not None:
         known += [duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException]
         known += [duckdb.ConversionException, duckdb.OutOfRangeException]

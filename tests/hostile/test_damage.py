@@ -102,6 +102,45 @@ def test_a_damaged_file_of_questions_is_one_line(option: str, house: House, tmp_
         attack(*args)
 
 
+def write_facts(path: Path) -> Path:
+    """Write a Parquet source of two facts."""
+    facts = {"lang": ["en", "en"], "subject": ["s", "t"], "relation": ["r", "r"]}
+    pq.write_table(pa.table(facts | {"object": ["o", "s"]}), path)
+    return path
+
+
+def test_a_damaged_parquet_source_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
+    path = write_facts(tmp_path / "facts.parquet")
+    good = path.read_bytes()
+    pages = len(good) - int.from_bytes(good[-8:-4], "little") - 8
+    flips = [(place, bit) for place in range(len(good)) for bit in range(8)]
+    once_failed = [(67, 3), (194, 4), (201, 0), (201, 6)]
+    drawn = draw(flips[: 8 * pages], budget(40, 10**6), "pages")
+    for place, bit in [*once_failed, *drawn, *draw(flips[8 * pages :], budget(20, 600), "footer")]:
+        data = bytearray(good)
+        data[place] ^= 1 << bit
+        path.write_bytes(bytes(data))
+        attack("import", path, "--to", tmp_path / "kb", "--overwrite")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.string()),
+        pa.large_list(pa.string()),
+        pa.map_(pa.string(), pa.string()),
+        pa.struct([("a", pa.string())]),
+    ],
+    ids=str,
+)
+def test_a_nested_column_of_a_parquet_source_is_refused(kind: pa.DataType, tmp_path: Path) -> None:
+    path = write_facts(tmp_path / "facts.parquet")
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(1, "subject", pa.nulls(2, kind)), path)
+    ran = attack("import", path, "--to", tmp_path / "kb", codes=(2,))
+    assert "subject is" in ran.stderr and "expected one column of texts" in ran.stderr
+
+
 def test_a_damaged_settings_file_is_one_line(house: House, tmp_path: Path) -> None:
     generator = random.Random(SEED)
     for number in range(budget(5, 200)):

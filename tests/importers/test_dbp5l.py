@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from prixlm import KB, PrixError, import_kb
+from prixlm.importers.dbp5l import _read
+from prixlm.importers.format import Limits
 from tests.importers.helpers import concept_of, names_of, rejects_of, sums, triples_of
 
 
@@ -109,3 +111,23 @@ def test_a_folder_without_relations_is_refused(tmp_path: Path) -> None:
     (folder / "relations.txt").unlink()
     with pytest.raises(PrixError, match=r"has entity/ and kg/ but no relations\.txt"):
         import_kb([folder], tmp_path / "kb")
+
+
+def test_lists_are_read_within_the_limits_of_lines(tmp_path: Path) -> None:
+    """The ids after a line that is too long stay what they are."""
+    lines = [b"Finland", b"x" * (9 << 20), b"y" * 3000, b"Helsinki", b""]
+    folder = write_benchmark(tmp_path / "b", en=b"\n".join(lines), facts=b"0\t0\t3\n0\t0\t1\n")
+    keys, shown = _read(folder / "entity/en.tsv", Limits(line=8 << 20))
+    assert keys.to_pylist() == ["en:Finland", None, "en:" + "y" * 2001, "en:Helsinki"]
+    assert keys.nbytes + shown.nbytes < 8000
+    kb = import_kb([folder], tmp_path / "kb", max_line=8)
+    assert triples_of(kb) == {("en", "Finland", "capital", "Helsinki")}
+    rejected = kb.manifest.account["rejected"]
+    assert rejected["line too long"] == 1
+    assert rejected["id that no list has"] == 2, "a fact and a link of that line"
+
+
+def test_an_empty_list_has_no_entity(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "b", en=b"")
+    kb = import_kb([folder], tmp_path / "kb")
+    assert kb.languages == ["ja"]

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,19 @@ def test_what_we_write_passes(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", ROWS)
     assert check_table(path, SCHEMA, "Again.", bounds={"id": 2}) == 2
     assert check_table(written(tmp_path / "b", {name: [] for name in ROWS}), SCHEMA, "Again.") == 0
+
+
+def test_millions_of_rows_in_a_few_bytes_are_refused(tmp_path: Path) -> None:
+    schema = pa.schema({"id": pa.int32()})
+    for rows, varied in ((2_000_000, True), (1 << 20, False), (2_000_000, False)):
+        ids = np.arange(rows) if varied else np.zeros(rows)
+        path = tmp_path / f"{rows} {varied}"
+        pq.write_table(pa.table({"id": ids.astype("int32")}), path, compression="zstd")
+        if varied or rows == 1 << 20:
+            assert check_table(path, schema, "Again.") == rows
+        else:
+            with pytest.raises(PrixError, match=r"2,000,000 rows in [\d,]+ bytes\. Again\."):
+                check_table(path, schema, "Again.")
 
 
 @pytest.mark.parametrize(

@@ -21,42 +21,59 @@ import pyarrow.compute as pc
 
 from prixlm.errors import PrixError
 from prixlm.importers.dbpedia import names_from_iris
-from prixlm.importers.format import LABEL, Chunk, Format, Parsed, Parser, Source, clean_names
-from prixlm.importers.streams import SourceReader, line_chunks
+from prixlm.importers.format import (
+    LABEL,
+    Chunk,
+    Format,
+    Limits,
+    Parsed,
+    Parser,
+    Source,
+    clean_names,
+)
+from prixlm.importers.streams import line_chunks
 from prixlm.importers.tables import SPLITS, reject_lines, split_columns
 from prixlm.languages import normalise
 from prixlm.types import Array
 
 
 @functools.cache
-def _read_list(path: Path, _stamp: tuple[int, int]) -> tuple[pa.Array, pa.Array]:
+def _read_list(path: Path, limits: Limits, _stamp: tuple[int, int]) -> tuple[pa.Array, pa.Array]:
     """Return the lines of an entity or relation list as unique keys and as written.
 
-    Keys of empty lines, and lines that are not UTF-8, are null. _stamp: size and time of the file,
-    so that a file that has changed is read again.
+    Keys of empty lines, and lines that are not UTF-8, are null; a line beyond the limit is empty,
+    and a name beyond it is cut to one that is rejected. _stamp: size and time of the file, so that
+    a file that has changed is read again.
     """
-    data = b""
-    with SourceReader(path) as reader:
-        while block := reader.read(1 << 24):
-            data += block
-    data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").removesuffix(b"\n")
-    texts = data.decode("utf-8", "surrogateescape").split("\n")
     # DBP-5L lists some IRIs several times, under different ids.
     seen: set[str] = set()
-    keys: list[str | None] = []
-    for number, text in enumerate(texts):
-        key = text if "://" in text else f"{path.stem}:{text}"  # a name identifies within its list
-        key = f"{key}#{number}" if text in seen else key
-        seen.add(text)
-        keys.append(key if text.strip() and _is_text(text) else None)
-    shown = [text if _is_text(text) else None for text in texts]
-    return pa.array(keys, pa.string()), pa.array(shown, pa.string())
+    keys: list[pa.Array] = []
+    shown: list[pa.Array] = []
+    number = 0
+    for chunk in line_chunks(Source(path, path.name, limits=limits), 0):
+        assert isinstance(chunk.data, bytes)
+        data = b"" if chunk.broken else chunk.data.replace(b"\r\n", b"\n").removesuffix(b"\n")
+        # As they are in chunks, one after the other: lists of strings take many times their size.
+        texts = [
+            text[: limits.name + 1] for text in data.decode("utf-8", "surrogateescape").split("\n")
+        ]
+        chunk_keys: list[str | None] = []
+        for line, text in enumerate(texts, number):
+            key = text if "://" in text else f"{path.stem}:{text}"  # identifies within its list
+            key = f"{key}#{line}" if text in seen else key
+            seen.add(text)
+            chunk_keys.append(key if text.strip() and _is_text(text) else None)
+        keys.append(pa.array(chunk_keys, pa.string()))
+        shown.append(pa.array([text if _is_text(text) else None for text in texts], pa.string()))
+        number += len(texts)
+    nothing = [pa.nulls(1, pa.string())]  # of an empty file: one empty line
+    return pa.concat_arrays(keys or nothing), pa.concat_arrays(shown or nothing)
 
 
-def _read(path: Path) -> tuple[pa.Array, pa.Array]:
+def _read(path: Path, limits: Limits) -> tuple[pa.Array, pa.Array]:
     """Return `_read_list` of the file as it is now, read once."""
     status = path.stat()
-    return _read_list(path, (status.st_size, status.st_mtime_ns))
+    return _read_list(path, limits, (status.st_size, status.st_mtime_ns))
 
 
 def _is_text(text: str) -> bool:
@@ -71,6 +88,7 @@ class FolderParser:
     folder: Path
     role: str
     langs: tuple[str, ...] | None
+    limits: Limits
 
     def __call__(self, chunk: Chunk) -> Parsed:
         parsed = Parsed(chunk.source)
@@ -87,7 +105,7 @@ class FolderParser:
         return parsed.check()
 
     def _keys(self, name: str) -> pa.Array:
-        return _read(self._list(name))[0]
+        return _read(self._list(name), self.limits)[0]
 
     def _list(self, name: str) -> Path:
         return self.folder / (f"entity/{name}.tsv" if name != "relations" else "relations.txt")
@@ -99,7 +117,9 @@ class FolderParser:
         assert isinstance(chunk.data, bytes)
         # The list was read as a whole, since its keys must be unique: take the rows of the chunk.
         num_lines = chunk.data.count(b"\n") + (not chunk.data.endswith(b"\n"))
-        keys, texts = (a.slice(chunk.line - 1, num_lines) for a in _read(self._list(name)))
+        keys, texts = (
+            a.slice(chunk.line - 1, num_lines) for a in _read(self._list(name), self.limits)
+        )
         lines = chunk.line + np.arange(len(keys))
         parsed.read += len(keys)
         no_text = np.asarray(texts.is_null())
@@ -237,7 +257,7 @@ def _sources_of(folder: Path) -> Iterator[Source]:
 def _parser(sources: Sequence[Source], index: int, langs: tuple[str, ...] | None) -> Parser:
     source = sources[index]
     folder = source.path.parent if source.role == "relations" else source.path.parent.parent
-    return FolderParser(folder, source.role, langs)
+    return FolderParser(folder, source.role, langs, source.limits)
 
 
 DBP5L = Format(

@@ -1,9 +1,10 @@
 """Reading files, plain or compressed, as chunks of whole lines.
 
-`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` are decompressed on the fly, bz2 in several
-threads. (Not gz: zlib is fast enough, and rapidgzip does not report a missing end.) A truncated or
-damaged archive gives every line before the damage, then one broken chunk that says so; so does an
-archive that expands beyond all measure. A line beyond the source's limit is skipped, never held.
+`.gz`, `.bz2`, `.xz`, `.zst` and one-file `.zip` (stored or deflated) are decompressed on the fly,
+bz2 in several threads. (Not gz: zlib is fast enough, and rapidgzip does not report a missing end.)
+A truncated or damaged archive gives every line before the damage, then one broken chunk that says
+so; so does an archive that expands beyond all measure. A line beyond the source's limit is skipped,
+never held.
 """
 
 import bz2
@@ -37,6 +38,8 @@ _PARALLEL_BYTES = 1 << 20
 """Smallest bz2 file that is read in several threads. They hold blocks ahead, which of a bomb expand
 to hundreds of MiB; bombs are small."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""`zipfile` decompresses the others (bz2, LZMA) without a limit: one read may expand to GiB."""
 _DAMAGE = (
     EOFError,
     OSError,
@@ -102,21 +105,11 @@ class SourceReader:
                 self._recover(EOFError("nothing in the archive"))
                 continue
             self._served += len(block)
-            if self._is_bomb():
-                self.damage = (
-                    f"expands to more than {MAX_EXPANSION:,} times its size; the rest was not read"
-                )
+            if self._suffix in _COMPRESSED and is_bomb(self._path, self._served):
+                self.damage = describe_bomb()
                 return b""
             return block
         return b""
-
-    def _is_bomb(self) -> bool:
-        """Tell whether the archive has expanded further than any dump does."""
-        return (
-            self._suffix in _COMPRESSED
-            and self._served > FREE_EXPANSION
-            and self._served > MAX_EXPANSION * self._path.stat().st_size
-        )
 
     def _read_small(self) -> bytes:
         """Read what is decompressed already: a larger read that fails would lose it."""
@@ -170,6 +163,11 @@ class SourceReader:
                 f"{self._path}: {len(members)} files in the archive, expected 1. "
                 "Unpack it and pass the folder."
             )
+        if members[0].compress_type not in _ZIP_METHODS:
+            raise PrixError(
+                f"{self._path}: a zip method other than deflate, which is not read. "
+                "Unpack it, or compress the file as .bz2 or .xz."
+            )
         return archive.open(members[0])
 
     def _recover(self, error: BaseException) -> None:
@@ -222,6 +220,16 @@ class _XzReader(io.RawIOBase):
             if data:
                 buffer[: len(data)] = data
                 return len(data)
+
+
+def is_bomb(path: Path, served: int) -> bool:
+    """Tell whether a file has expanded to more bytes than any dump does."""
+    return served > FREE_EXPANSION and served > MAX_EXPANSION * path.stat().st_size
+
+
+def describe_bomb() -> str:
+    """Return what is wrong with a file for which `is_bomb` holds."""
+    return f"expands to more than {MAX_EXPANSION:,} times its size; the rest was not read"
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:

@@ -13,6 +13,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,15 @@ from prixlm.importers.format import (
     clean_names,
     map_unique,
 )
-from prixlm.importers.streams import CHUNK_BYTES, head, line_chunks, plain_suffix
+from prixlm.importers.pages import check_pages
+from prixlm.importers.streams import (
+    CHUNK_BYTES,
+    describe_bomb,
+    head,
+    is_bomb,
+    line_chunks,
+    plain_suffix,
+)
 from prixlm.languages import normalise
 from prixlm.types import Array
 from prixlm.untrusted import unguard_formula
@@ -306,10 +315,16 @@ def read_header(path: Path) -> tuple[tuple[str, ...], bool]:
     """Return the columns of a table, in its order, and whether its first line names them."""
     if plain_suffix(path) == ".parquet":
         try:
-            names = tuple(pq.read_schema(path).names)
-        except (pa.ArrowInvalid, OSError) as error:
+            schema = pq.read_schema(path)
+        except (pa.ArrowException, OSError) as error:
             raise PrixError(f"{path}: not a whole Parquet file ({error}). Copy it again.") from None
-        return _known_columns(path, names), True
+        columns = _known_columns(path, tuple(schema.names))
+        for name in columns:
+            kinds = [field.type for field in schema if field.name == name]
+            if len(kinds) > 1 or pa.types.is_nested(kinds[0]):
+                found = str(kinds[0])[:100] if len(kinds) == 1 else f"{len(kinds)} columns"
+                raise PrixError(f"{path}: {name} is {found}, expected one column of texts.")
+        return columns, True
     delimiter = _DELIMITERS.get(plain_suffix(path))
     if delimiter is None:
         raise PrixError(f"{path}: expected a file name that ends in .tsv, .txt, .csv or .parquet.")
@@ -347,26 +362,42 @@ def _table_chunks(source: Source, index: int) -> Iterator[Chunk]:
     if plain_suffix(source.path) != ".parquet":
         yield from line_chunks(source, index)
         return
-    columns, _ = read_header(source.path)
-    line = 1
-    size = source.path.stat().st_size
+    try:
+        yield from _parquet_chunks(source, index)
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error).splitlines() or [""])[0][:300]
+        raise PrixError(f"{source.path}: cannot be read ({reason}). Write it again.") from None
+
+
+def _parquet_chunks(source: Source, index: int) -> Iterator[Chunk]:
+    """Yield the batches of a Parquet file; a last one is broken if it expands beyond measure."""
+    path, limits = source.path, source.limits
+    columns, _ = read_header(path)
+    line, served = 1, 0
+    longest = max(limits.name, limits.description)
     # A few bytes of a dictionary stand for any number of long texts: cut them before they expand.
-    with pq.ParquetFile(source.path, read_dictionary=list(columns)) as file:
+    with pq.ParquetFile(path, read_dictionary=list(columns), pre_buffer=False) as file:
         total = max(1, file.metadata.num_rows)
-        for batch in file.iter_batches(_batch_rows(file.metadata), columns=list(columns)):
+        # Values of a fixed length are read without a dictionary, however few are different.
+        fixed = max(file.schema.column(i).length for i in range(len(file.schema)))
+        width = max(fixed, check_pages(path, columns))
+        rows = max(1, min(1 << 16, CHUNK_BYTES // max(1, width)))
+        # One row group after the other: Arrow keeps the words of all that it reads at once.
+        groups = range(file.num_row_groups)
+        for batch in chain.from_iterable(
+            file.iter_batches(rows, [group], list(columns)) for group in groups
+        ):
             # Parsers read text only: numbers and dates are names too.
-            longest = max(source.limits.name, source.limits.description)
-            cut = [_cut(column, longest) for column in batch]
-            texts = pa.record_batch([_cast(column) for column in cut], names=batch.schema.names)
+            texts = [_cast(_cut(column, longest)) for column in batch]
+            served += sum(text.nbytes for text in texts)
+            if is_bomb(path, served):
+                yield Chunk(
+                    index, line, describe_bomb().encode(), broken="truncated or damaged archive"
+                )
+                return
+            done = path.stat().st_size * (line - 1) // total
+            yield Chunk(index, line, pa.record_batch(texts, names=batch.schema.names), done=done)
             line += batch.num_rows
-            yield Chunk(index, line - batch.num_rows, texts, done=size * (line - 1) // total)
-
-
-def _batch_rows(metadata: pq.FileMetaData) -> int:
-    """Return how many rows to read at once, so that they take about `CHUNK_BYTES`."""
-    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-    widest = max((g.total_byte_size // max(1, g.num_rows) for g in groups), default=0)
-    return max(1, min(1 << 16, CHUNK_BYTES // max(1, widest)))
 
 
 def _cut(column: pa.Array, longest: int) -> pa.Array:
@@ -380,9 +411,7 @@ def _cut(column: pa.Array, longest: int) -> pa.Array:
 
 
 def _cast(column: pa.Array) -> pa.Array:
-    """Return a column of a Parquet file as text; nested values, which have none, are null."""
-    if pa.types.is_nested(column.type):
-        return pa.nulls(len(column), pa.string())
+    """Return a column of a Parquet file as text."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return pa.array([v and _as_text(v) for v in column.to_pylist()], pa.binary())
     return column.cast(pa.string())

@@ -23,6 +23,10 @@ import pyarrow.parquet as pq
 from prixlm.errors import PrixError
 from prixlm.files import quote_path
 
+_FREE_ROWS, _ROWS_A_BYTE = 1 << 20, 32
+"""Rows that a table may have: this many in any case, or for each byte of the file. Ids and names
+differ from row to row, so ours take a byte or more; 20 million equal rows take 315 kB."""
+
 # DuckDB reads them, because Arrow's reader of statistics ends the process (std::terminate) where
 # a flipped bit gives a column another type. What another tool wrote need not have any: null.
 # Inside of lists, a column has a path such as `origin, list, element`.
@@ -56,6 +60,9 @@ def check_table(
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise PrixError(f"{path} cannot be read ({reason}). {remedy}") from None
+    size = path.stat().st_size
+    if footer.num_rows > max(_FREE_ROWS, _ROWS_A_BYTE * size):
+        raise PrixError(f"{path}: {footer.num_rows:,} rows in {size:,} bytes. {remedy}")
     for field in schema:
         number = found.get_all_field_indices(field.name)
         if len(number) > 1 or (not number and field.name not in optional):
