@@ -110,7 +110,7 @@ def log_to_stderr() -> None:
         threading.excepthook = _print_failure_of_thread
 
 
-def _log_warning(message: Warning | str, category: type[Warning], *_where: object) -> None:
+def _log_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     """Log what a library warns of; for `warnings.showwarning`."""
     logging.getLogger("py.warnings").warning("%s: %s", category.__name__, one_line(str(message)))
 
