@@ -354,8 +354,8 @@ class Marks:
         wrong = db.execute(_WRONG_BATCHES).fetchone()
         if wrong is not None:
             raise sqlite3.DatabaseError(f"batch {wrong[0]} has values that no batch has")
-        # Text in no encoding is refused by being read.
-        db.execute("SELECT key, name FROM marks WHERE name IS NOT NULL").fetchall()
+        for _ in db.execute("SELECT key, name FROM marks WHERE name IS NOT NULL"):
+            pass  # text in no encoding is refused by being read
         for batch, time, reviewer in db.execute("SELECT batch, time, reviewer FROM batches"):
             if not _is_time(time) or not _is_reviewer(reviewer):
                 raise sqlite3.DatabaseError(f"batch {batch} has a time or a reviewer that is none")
