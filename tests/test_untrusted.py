@@ -23,6 +23,8 @@ ATTACKS = [
     ("two\nlines\u2028three", r"two\nlines\u2028three"),
     ("a\u202eexe.gpj\u2066", r"a\u202eexe.gpj\u2066"),
     ("\ud800", r"\ud800"),
+    ("a\U000e0041\U000e007f", r"a\U000e0041\U000e007f"),
+    ("a\u061cb\u00adc", r"a\u061cb\xadc"),
 ]
 
 

@@ -13,16 +13,19 @@ import re
 import sys
 import threading
 import traceback
+import warnings
 from types import TracebackType
 
 OBEYED = (
     "\x00-\x1f\x7f-\x9f"  # controls: colours, titles, cursor, bell; C1 has a CSI of its own
+    "\u00ad\u061c"  # soft hyphen, mark of Arabic letters: nothing is seen of them
     "\u2028\u2029"  # line and paragraph separators
     "\u202a-\u202e\u2066-\u206f"  # embeddings, overrides and isolates of direction
     "\ufff9-\ufffb\ufeff"  # annotations, byte order mark
+    "\U000e0000-\U000e007f"  # tags: letters that an agent reads and nobody sees
     "\ud800-\udfff"  # surrogates: no text at all, and print() fails on them
 )
-"""Characters, as a class of a regular expression, that change what is shown after them. Joiners and
+"""Characters, as a class of a regular expression, that change what is shown or hide. Joiners and
 the marks U+200E and U+200F are not among them: Persian, Hindi and Arabic names need those."""
 _OBEYED = re.compile(f"[{OBEYED}]")
 _LINE_END = re.compile(r"\s*[\r\n]\s*")
@@ -101,9 +104,15 @@ def log_to_stderr() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     if os.environ.get("PRIXLM_LOG", "").lower() == "info":
         logging.getLogger("prixlm").setLevel(logging.INFO)
+    warnings.showwarning = _log_warning
     sys.excepthook = print_traceback
     if threading.excepthook is threading.__excepthook__:  # not that of a test runner
         threading.excepthook = _print_failure_of_thread
+
+
+def _log_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """Log what a library warns of; for `warnings.showwarning`."""
+    logging.getLogger("py.warnings").warning("%s: %s", category.__name__, one_line(str(message)))
 
 
 def print_traceback(

@@ -46,6 +46,7 @@ NAMES = [
     "می‌خواهم",
     "\u200b",
     "\ufeffmark",
+    "tags\U000e0041\U000e007f and\u061c a soft\u00ad hyphen",
 ]
 """Names that attack a terminal, a log, markup, a spreadsheet, a page, SQL, a path or a template."""
 EVIL = NAMES[0] + NAMES[1] + NAMES[5] + NAMES[6]

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from prixlm import KB, PrixError
+from prixlm.cli.terminal import console
 from prixlm.files import read_json
+from prixlm.lm.lineage import Lineage
+from prixlm.proposals.work import work_folders
+from prixlm.reports.console import print_run
+from prixlm.reports.kept import Kept
 from prixlm.reports.tables import ResultTable, write_tables
+from prixlm.training.checkpoints import (
+    checkpoint_folder,
+    flatten_moments,
+    load_checkpoint,
+    save_checkpoint,
+)
 from tests.hostile.attacks import (
     EVIL,
     HOW,
@@ -347,6 +362,106 @@ def test_a_checkpoint_of_other_kinds_is_resumed_or_refused_in_one_line(
     for place, wrong in wrong_kinds(state, budget(15, 400), "state"):
         path.write_text(json.dumps(put(state, place, wrong)), "utf-8")
         attack("pretrain", house.kb, "--to", to, "--config", house.run_toml)
+
+
+def spoil_first(path: Path, spoil: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change the first tensor of a safetensors file."""
+    tensors = load_file(path)
+    name = min(tensors)
+    save_file(tensors | {name: spoil(tensors[name].clone())}, path)
+
+
+def rename_first(path: Path) -> None:
+    """Call the first tensor of a safetensors file something else."""
+    tensors = load_file(path)
+    save_file({("x" if n == min(tensors) else n): t for n, t in tensors.items()}, path)
+
+
+TENSORS: dict[str, Callable[[Path], None]] = {
+    "another shape": lambda path: spoil_first(path, lambda tensor: torch.zeros(7, 3)),
+    "one value": lambda path: spoil_first(path, lambda tensor: torch.zeros(1)),
+    "no numbers": lambda path: spoil_first(path, lambda tensor: tensor * float("nan")),
+    "infinity": lambda path: spoil_first(path, lambda tensor: tensor + float("inf")),
+    "another name": rename_first,
+    "nothing": lambda path: save_file({"x": torch.zeros(1)}, path),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adagrad])
+@pytest.mark.parametrize("file", ["model", "optimizer"])
+@pytest.mark.parametrize("what", TENSORS)
+def test_a_checkpoint_of_other_tensors_is_refused_in_one_line(
+    what: str, file: str, kind: type[torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = kind(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    moments = flatten_moments(optimizer, model)
+    state = {"step": 1, "best": None, "num_worse": 0, "fingerprint": {}}
+    save_checkpoint(
+        tmp_path, state, moments, lambda to: save_file(model.state_dict(), to / "model.safetensors")
+    )
+    load_checkpoint(tmp_path, 1, model, optimizer)
+    TENSORS[what](checkpoint_folder(tmp_path, 1) / f"{file}.safetensors")
+    with pytest.raises(PrixError, match="step-0000001 is damaged") as refused:
+        load_checkpoint(tmp_path, 1, model, optimizer)
+    assert "\n" not in str(refused.value)
+
+
+WORK = {"format": "prixlm-work", "version": 1, "source": {"kb": "x"}, "kb": "kb"}
+STATES_OF_WORK: list[dict[str, Any]] = [
+    *({"proposed": [1]}, {"proposed": "x"}, {"proposed": {"given": [1]}}, {"made": 5}),
+    *({"made": {"model": 1}}, {"seconds": {"import": "x"}}, {"seconds": []}, {"version": []}),
+    *({"source": {"kb": 5}}, {"source": {"format": 1, "files": 5, "langs": 5}}, {"source": []}),
+]
+
+
+@pytest.mark.parametrize("wrong", STATES_OF_WORK, ids=str)
+def test_a_work_folder_of_other_kinds_is_refused_in_one_line(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "work.json").write_text(json.dumps(WORK | wrong), "utf-8")
+    with pytest.raises(PrixError, match=r"work\.json is damaged") as refused:
+        work_folders(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [{"from": []}, {"from": 5}, {"valid": "x"}, {"test": [1]}])
+def test_a_split_of_other_kinds_is_refused_in_one_line(wrong: dict[str, Any], toy: KB) -> None:
+    path = toy.folder / "manifest.json"
+    values = read_json(path)
+    path.write_text(json.dumps(values | {"split": wrong}), "utf-8")
+    with pytest.raises(PrixError, match=r"manifest\.json: split is not what prixlm writes"):
+        KB(toy.folder)
+
+
+@pytest.mark.parametrize(
+    "line", [b"[1,2]", b"5", b'[[["a"]],1]', b"[" * 100_000, b'{"a":1,"b":2}', b"\xff", b"[[1],2]"]
+)
+def test_kept_results_of_other_kinds_are_left_out(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "xel-parts.jsonl"
+    path.write_bytes(b'[["a"], 1]\n' + line)
+    assert Kept(path).values == {("a",): 1}
+    assert path.read_text("utf-8") == '[["a"], 1]\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 1, "loss": 2.0}',
+        '{"step": 1, "loss": NaN, "facts_per_second": 1.0}',
+        '{"step": 1, "loss": Infinity, "facts_per_second": NaN}',
+        '{"step": 2, "valid_loss": 1.0}',
+    ],
+)
+def test_losses_that_lack_figures_are_not_printed(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = '{"step": 3, "loss": 1.5, "facts_per_second": 7.0}'
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n{good}\n", "utf-8")
+    print_run(console(), tmp_path, Lineage().facts_by_language)
+    assert "Training loss 1.50 → 1.50" in capsys.readouterr().out
 
 
 LINES = {

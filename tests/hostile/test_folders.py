@@ -348,6 +348,51 @@ def test_a_database_of_marks_with_code_of_others_is_refused(
         marks.add("Anna", [NewMark("facts", 1, "accept")])
 
 
+MARK, BATCH = "INSERT INTO marks VALUES", "INSERT INTO batches VALUES"
+VALUES = {
+    "an unknown verdict": f"{MARK} (2, 1, 0, 1, 7, NULL, NULL, NULL)",
+    "a verdict in words": f"{MARK} (2, 1, 0, 1, 'x', NULL, NULL, NULL)",
+    "a row in words": f"{MARK} (2, 1, 0, 'x', 0, NULL, NULL, NULL)",
+    "a row of bytes": f"{MARK} (2, 1, 0, x'00', 0, NULL, NULL, NULL)",
+    "half a row": f"{MARK} (2, 1, 0, 0.5, 0, NULL, NULL, NULL)",
+    "a row beyond the table": f"{MARK} (2, 1, 0, 1000000000000, 0, NULL, NULL, NULL)",
+    "a row before the first": f"{MARK} (2, 1, 0, -1, 0, NULL, NULL, NULL)",
+    "an unknown table": f"{MARK} (2, 1, 9, 1, 0, NULL, NULL, NULL)",
+    "a table in words": f"{MARK} (2, 1, 'x', 1, 0, NULL, NULL, NULL)",
+    "an unknown batch": f"{MARK} (2, 77, 0, 1, 0, NULL, NULL, NULL)",
+    "a name of bytes": f"{MARK} (2, 1, 0, 1, 0, 1, 'k', x'ff')",
+    "a name in no encoding": f"{MARK} (2, 1, 0, 1, 0, 1, 'k', CAST(x'ff' AS TEXT))",
+    "a name without a key": f"{MARK} (2, 1, 0, 1, 0, 1, NULL, 'n')",
+    "an entity in words": f"{MARK} (2, 1, 0, 1, 0, 'x', 'k', 'n')",
+    "an entity that no KB has": f"{MARK} (2, 1, 0, 1, 0, 99999999999999, 'k', 'n')",
+    "a batch that is the last": f"{BATCH} (9223372036854775807, {{now}}, 'B', 1, 2, 0, NULL, NULL)",
+    "a time in words": f"{BATCH} (2, 'yesterday', 'Bob', 1, 2, 0, NULL, NULL)",
+    "a time of nowhere": f"{BATCH} (2, '2026-01-01', 'Bob', 1, 2, 0, NULL, NULL)",
+    "a reviewer of bytes": f"{BATCH} (2, {{now}}, x'ff', 1, 2, 0, NULL, NULL)",
+    "a reviewer that is obeyed": f"{BATCH} (2, {{now}}, 'a' || char(27), 1, 2, 0, NULL, NULL)",
+    "a bulk in words": f"{BATCH} (2, {{now}}, 'Bob', 1, 2, 'x', NULL, NULL)",
+    "a range in words": f"{BATCH} (2, {{now}}, 'Bob', 'a', 'b', 0, NULL, NULL)",
+    "a range beyond the marks": f"{BATCH} (2, {{now}}, 'Bob', 1, 1000000000, 0, NULL, NULL)",
+}
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_marks_with_values_that_no_mark_has_are_refused(
+    what: str, small: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(small / "proposals", tmp_path / "p"))
+    with contextlib.closing(Marks.open(folder)) as marks:
+        marks.add("Anna", [NewMark("facts", 0, "accept")])
+    with database(folder / "marks.db") as db:
+        db.executescript(VALUES[what].format(now="'2026-01-01T10:00:00.000Z'"))
+    sheet, table = tmp_path / "sheet.tsv", tmp_path / "x.tsv"
+    for args in (["review", folder, "--to", sheet], ["export", folder, "--to", table]):
+        ran = attack(*args, *(["--format", "tsv"] if args[0] == "export" else []), codes=(2,))
+        assert "marks.db cannot be read" in ran.stderr and ran.stderr.count("\n") == 1
+    with pytest.raises(PrixError, match=r"marks\.db cannot be read"):
+        Marks.open(folder)  # as a server does
+
+
 def test_marks_are_not_written_through_a_link(small: Path, tmp_path: Path) -> None:
     """A folder of others can bring links: SQLite would write what `marks.db` leads to."""
     other = Path(shutil.copytree(small / "proposals", tmp_path / "other"))

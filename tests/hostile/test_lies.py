@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -122,4 +123,47 @@ def test_a_server_on_proposals_that_lie_answers_or_refuses(
         return
     with TestClient(create_app(bench), HOME, raise_server_exceptions=False) as client:
         ask(client)
+    bench.close()
+
+
+KNOWN = {"known": ["train"]}
+FITTED: dict[str, Any] = {"rankers": ["rules"], "trained": "", "config": {"into": ["fi"]}}
+FITTED["config"]["missing"] = KNOWN
+FUSIONS: dict[str, tuple[dict[str, Any], object, object]] = {
+    "nothing of what it was fitted on": ({"fitted_on_kb": None}, {}, {}),
+    "no settings of questions": ({"config": {"into": ["fi"]}}, {}, {}),
+    "rankers that are a number": ({"rankers": 5}, {}, {}),
+    "settings that are a number": ({"config": {"into": ["fi"], "missing": 5}}, {}, {}),
+    "unknown settings": ({"config": {"into": ["fi"], "missing": {"a": 5}}}, {}, {}),
+    "settings of another kind": ({"config": {"into": ["fi"], "missing": {"usual": "x"}}}, {}, {}),
+    "known that is a number": ({"config": {"into": ["fi"], "missing": {"known": 5}}}, {}, {}),
+    "a model in a list": ({"trained": [[]]}, {}, {}),
+    "a fusion that is a list": ({}, [], {}),
+    "a fusion without a record": ({}, {"kb": "", "rankers": [], "config": {}}, {}),
+    "a record of text": ({}, {"kb": "", "rankers": [], "config": {}, "record": "x"}, {}),
+}
+
+
+@pytest.mark.parametrize("what", FUSIONS)
+def test_a_server_on_a_fusion_that_lies_answers_or_refuses(
+    what: str, served: Path, tmp_path: Path
+) -> None:
+    proposals = Path(shutil.copytree(served / "proposals", tmp_path / "p"))
+    manifest = json.loads((proposals / "manifest.json").read_text("utf-8"))
+    wrong, fusion, answerable = FUSIONS[what]
+    manifest |= FITTED | {"fitted_on_kb": manifest["kb"]} | wrong
+    (proposals / "manifest.json").write_text(json.dumps(manifest))
+    (proposals / "fusion").mkdir()
+    (proposals / "fusion" / "fusion.json").write_text(json.dumps(fusion))
+    (proposals / "answerable.json").write_text(json.dumps(answerable))
+    try:
+        bench = Workbench(Folders(kb=served / "kb", proposals=proposals))
+    except PrixError as refused:
+        assert str(proposals) in str(refused) and "\n" not in str(refused)
+        return
+    with TestClient(create_app(bench), HOME, raise_server_exceptions=False) as client:
+        for path in ("/api/status", "/api/complete?relation=capital&subject=en:Finland"):
+            answer = client.get(path)
+            count_tried()
+            assert answer.status_code < 500 or answer.status_code == 503, (path, answer.text)
     bench.close()

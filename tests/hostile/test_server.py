@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
+from prixlm import import_kb
 from prixlm.service import api, pages, reconcile
 from prixlm.service.app import create_app
 from prixlm.service.opened import Folders
@@ -206,3 +207,27 @@ def test_an_agent_that_sends_garbage_still_gets_its_answers(house: House, tmp_pa
     assert "no entity" in answers[3]["result"]["content"][0]["text"]
     printed = (tmp_path / "errors").read_text("utf-8")
     assert not _OBEYED.search(printed) and "Traceback" not in printed, printed
+
+
+@pytest.mark.parametrize("path", ["/reconcile", "/reconcile/v1/extend"])
+def test_an_extension_of_hubs_is_bounded(path: str, tmp_path: Path) -> None:
+    """All values of a hub, 1,000 times 100 columns, took gigabytes."""
+    rows = [f"en\thub\thas\tvalue {number}\n" for number in range(1500)]
+    (tmp_path / "facts.tsv").write_text("lang\tsubject\trelation\tobject\n" + "".join(rows))
+    import_kb([tmp_path / "facts.tsv"], tmp_path / "kb")
+    bench = Workbench(Folders(kb=tmp_path / "kb"))
+
+    def extend(ids: list[str], number: int, **settings: object) -> Any:
+        query = {"ids": ids, "properties": [{"id": "has", "settings": settings}] * number}
+        given = {"json": query} if "v1" in path else {"data": {"extend": json.dumps(query)}}
+        return client.post(path, **given)  # type: ignore[arg-type]
+
+    with TestClient(create_app(bench), HOME) as client, at_most(60):
+        hub = bench.search("hub").results[0].entity.id
+        assert extend([hub], 1).text.count('"en:value ') == 1000
+        assert extend([hub], 1, limit=10**6).text.count('"en:value ') == 1000
+        assert extend([hub], 1, limit=3).text.count('"en:value ') == 3
+        refused = extend([hub] * 1000, 100)
+        assert refused.status_code == 413 and "too large" in refused.text
+    bench.close()
+    count_tried(8)

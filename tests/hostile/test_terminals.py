@@ -257,6 +257,23 @@ def test_warnings_of_a_command_are_not_obeyed() -> None:
     assert ran.stderr.startswith("prixlm: \\x1b]0;owned")
 
 
+def test_what_a_library_warns_of_is_not_obeyed() -> None:
+    code = (
+        "import warnings; from prixlm.untrusted import log_to_stderr; log_to_stderr()\n"
+        f"warnings.warn({EVIL!r} + chr(10) + 'forged')\n"
+    )
+    ran = run_python(code)
+    assert_harmless(Ran(ran.returncode, ran.stdout, ran.stderr))
+    assert ran.stderr.startswith("prixlm: UserWarning: \\x1b]0;owned")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_long_error_is_shortened_where_it_is_printed() -> None:
+    ran = attack("stats", "--" + 60_000 * "x", codes=(2,))
+    assert len(ran.stderr) < 2_100 and " … " in ran.stderr
+    assert ran.stderr.endswith("stats --help`.\n"), "what to do is not cut off"
+
+
 def assert_workers_are_harmless(stderr: str, number: int) -> None:
     """Assert that the workers' records are there, and that nothing in them is obeyed."""
     assert_harmless(Ran(0, "", stderr))

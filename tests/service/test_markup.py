@@ -27,6 +27,11 @@ def test_names_that_need_joiners_and_marks_stay_as_they_are(name: str) -> None:
     assert markup.clean(name) == name
 
 
+def test_letters_that_nobody_sees_are_shown_or_left_out() -> None:
+    assert markup.clean("a\U000e0041b\u061c") == "a\ufffdb\ufffd"
+    assert markup.clean("Donau\u00addampf") == "Donaudampf"
+
+
 def test_a_name_is_text_with_its_language_and_a_direction_of_its_own() -> None:
     shown = markup.show_name(Name(text='<b onclick="x">\u202eא&</b>', lang='he" onload="x'))
     assert shown == (

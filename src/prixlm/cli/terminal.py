@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _BYTE_STAGES = ("hash", "read")
 """Stages that count bytes; all others count items."""
+_LONGEST, _END = 2000, 300
+"""Characters of a remark that are printed, and of its end if the middle is left out."""
 
 
 # JSON's own escapes cover the controls below U+0020 and no others. Line ends are its own.
@@ -29,7 +31,7 @@ _JSON = re.compile(f"(?![\\n])[{OBEYED}]")
 def print_json(value: Any) -> None:
     """Print a result for machines; what a terminal would obey is escaped as JSON does."""
     text = json.dumps(value, ensure_ascii=False, indent=1)
-    print(_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    print(_JSON.sub(lambda match: json.dumps(match[0])[1:-1], text))
 
 
 def print_result(values: Any, text: str, as_json: bool) -> None:
@@ -48,8 +50,14 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a remark on stderr, where it does not mix with the result."""
-    print(f"prixlm: {one_line(text)}", file=sys.stderr)
+    """Print a remark on stderr, where it does not mix with the result.
+
+    The middle of a long one is left out: its end says what to do.
+    """
+    text = one_line(text)
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - _END]} … {text[-_END:]}"
+    print(f"prixlm: {text}", file=sys.stderr)
 
 
 def console(*, stderr: bool = False) -> "Console":

@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from prixlm.arrays import hash_share, pair_keys
+from prixlm.config import checked
 from prixlm.enrichment.gaps import USUAL, GapConfig, GapFinder, Gaps
 from prixlm.files import read_json, write_atomically
 from prixlm.kb.store import KB
@@ -140,9 +141,14 @@ class Answerability:
 
     @classmethod
     def load(cls, path: Path) -> "Answerability":
-        """Read what `save` wrote."""
-        values = read_json(path)
-        return cls(np.array(values["rate"]), *values["weights"])
+        """Read what `save` wrote; ValueError if it is something else."""
+        values = checked(read_json(path), {"rate": list[float], "weights": list[float]})
+        rate, weights = np.array(values["rate"], float), np.array(values["weights"], float)
+        if len(weights) not in (3, 4):  # older versions write 3
+            raise ValueError(f"it has {len(weights)} weights")
+        if not ((rate >= 0) & (rate <= 1)).all() or not np.isfinite(weights).all():
+            raise ValueError("a rate or a weight is out of range")
+        return cls(rate, *weights.tolist())
 
 
 def _share_drawn_for_valid(kb: KB) -> float:

@@ -28,6 +28,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from prixlm.config import from_dict
 from prixlm.enrichment.answerable import Answerability
 from prixlm.enrichment.gaps import ELSEWHERE, GapConfig, GapFinder, Gaps
 from prixlm.errors import PrixError
@@ -129,6 +130,7 @@ class Asker:
                     f"{proposals} lacks {name}, the fitted confidence: it was made by an older "
                     "prixlm. Run `prixlm enrich` again, to another folder."
                 )
+        missing = _gap_config(manifest, proposals)
         found = work_folders(proposals.parent)
         kb_folder = kb or found.get("kb")
         if kb_folder is None:
@@ -145,7 +147,6 @@ class Asker:
             used[key] = (given or found.get(key)) if name in manifest["rankers"] else None
             if name in manifest["rankers"] and used[key] is None:
                 raise PrixError(f"{proposals} was made with a {key} that is not there: name it.")
-        missing = _gap_config(manifest)
         suite = load_suite(
             asked_kb,
             used["model"],
@@ -164,6 +165,8 @@ class Asker:
         try:
             fusion = Fusion.load(fitted_kb, suite.rankers, proposals / FUSION_FOLDER)
             answerable = Answerability.load(proposals / ANSWERABLE_FILE)
+            if len(answerable.rate) != asked_kb.num_relations:
+                raise ValueError(f"{ANSWERABLE_FILE} has {len(answerable.rate)} relations")
         except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise PrixError(
                 f"the fitted confidence in {proposals} cannot be read ({error!r}). Run "
@@ -292,7 +295,16 @@ def _open_kb(folder: Path | str, fingerprint: str, role: str, proposals: Path) -
     return kb
 
 
-def _gap_config(manifest: dict[str, Any]) -> GapConfig:
-    """Return the settings of a run's questions, for all relations."""
-    values = dict(manifest["config"]["missing"]) | {"relations": None}
-    return GapConfig(**values | {"known": tuple(values["known"])})
+def _gap_config(manifest: dict[str, Any], proposals: Path) -> GapConfig:
+    """Return the settings of a run's questions, for all relations.
+
+    Refuses a manifest that does not say what the confidence was fitted on.
+    """
+    values = manifest["config"].get("missing")
+    for name in ("fitted_on_kb", "rankers", "trained"):
+        if manifest.get(name) is None or values is None:
+            raise PrixError(
+                f"the manifest of {proposals} does not say what its confidence was fitted on "
+                f"({name if values is not None else 'config.missing'}). Run `prixlm enrich` again."
+            )
+    return from_dict(GapConfig(), dict(values) | {"relations": None})

@@ -73,7 +73,7 @@ def _hash(path: Path) -> str:
 def _describe(identity: dict[str, Any]) -> str:
     if "kb" in identity:
         return f"the KB {identity['kb'][:8]}"
-    names = ", ".join(file["name"] for file in identity["files"][:3])
+    names = ", ".join(str(file.get("name")) for file in identity["files"][:3])
     langs = f", languages {', '.join(identity['langs'])}" if identity["langs"] else ""
     return f"{identity['format']} {names}".strip() + langs
 

@@ -41,7 +41,9 @@ _WITHOUT_SPACES = frozenset(
 _MOST_FACTS = 1000
 """Facts of one entity that are read: some objects have millions."""
 _MOST_SEARCHED = 1 << 16
-"""Facts of one object among which those of a relation are looked for."""
+"""Facts of one entity among which those of a relation are looked for."""
+MOST_VALUES = 1000
+"""Values of one property of one entity."""
 
 
 @dataclass(frozen=True, order=True)
@@ -133,10 +135,13 @@ class Evidence:
         return [relation for relation, _ in rows]
 
     def values_of(self, concept: int, relation: int) -> list[int]:
-        """Return the objects of a relation, as concepts, in the order of their first statement."""
-        facts = self.lookup.facts_of(self.lookup.entities_of(concept))
+        """Return the objects of a relation, as concepts, in the order of their first statement.
+
+        At most `MOST_VALUES` of them: a hub may have millions.
+        """
+        facts = self.lookup.facts_of(self.lookup.entities_of(concept), _MOST_SEARCHED)
         objects = self.lookup.concept[facts.object[facts.relation == relation]]
-        return list(dict.fromkeys(objects.tolist()))
+        return list(dict.fromkeys(objects.tolist()))[:MOST_VALUES]
 
     def agreement(self, concept: int, asked: Property) -> float | None:
         """Return how well a concept agrees with a property, 0 to 1; None if the KB cannot tell."""

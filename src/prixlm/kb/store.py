@@ -36,6 +36,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prixlm.config import checked
 from prixlm.engine.workspace import is_cached
 from prixlm.errors import PrixError
 from prixlm.files import parquet_rows, read_json, refuse_link, write_atomically
@@ -126,6 +127,10 @@ class Manifest:
         return cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
 
 
+_SPLIT_KINDS: dict[str, Any] = {"from": str, "valid": float | None, "test": float | None}
+"""Kinds of what is read from the account of a split."""
+
+
 def _find_wrong(values: Mapping[str, Any]) -> str | None:
     """Return the first part of a manifest that is of another kind than we write; None if none is.
 
@@ -150,6 +155,10 @@ def _find_wrong(values: Mapping[str, Any]) -> str | None:
     codes = counts["entities"].keys()
     if codes != counts["linked"].keys() or not all(map(_CODE, {*codes, *counts["triples"]})):
         return "counts of a language"
+    try:
+        checked(values["split"] or {}, _SPLIT_KINDS, optional=_SPLIT_KINDS)
+    except ValueError:
+        return "split"
     for name in ("imported", "rejected", "filtered"):
         part = account.get(name, {})
         if not isinstance(part, dict) or not all(map(_is_count, part.values())):

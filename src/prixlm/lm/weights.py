@@ -38,7 +38,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
                 f"{path}: {name} is {kind}, expected float32, float16, bfloat16 or float64. "
                 "Convert it, or download the model again."
             )
-        if not _is_finite(tensor):
+        if not is_finite(tensor):
             raise PrixError(
                 f"{path}: {name} has values that are not finite numbers. A training that diverged "
                 "or a damaged file: download or make it again."
@@ -46,7 +46,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _is_finite(tensor: Tensor) -> bool:
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether all values are finite as float32."""
     if tensor.dtype == torch.float64:  # as it is used: what float32 cannot hold becomes infinite
         tensor = tensor.float()
     # A sum is finite unless a value is not, or it overflows: only then look at each value.

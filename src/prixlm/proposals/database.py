@@ -85,16 +85,22 @@ class MarksDatabase:
     """
 
     def __init__(
-        self, folder: Path, read_only: bool, add_old: Callable[[sqlite3.Connection], None]
+        self,
+        folder: Path,
+        read_only: bool,
+        check_values: Callable[[sqlite3.Connection], None],
+        add_old: Callable[[sqlite3.Connection], None],
     ) -> None:
         """Remember a folder; nothing is opened yet.
 
+        check_values: refuses, once a file, values that no mark has.
         add_old: adds the marks of `marks.json` to a copy for reading, unless it has them.
         """
         self.folder = folder
         self.read_only = read_only
         self.path, self.old = folder / MARKS_FILE, folder / OLD_MARKS_FILE
-        self._add_old = add_old
+        self._check_values, self._add_old = check_values, add_old
+        self._checked: object = None  # the file whose values were checked
         self._stamp = _stamp(folder)
         self._idle: list[_Connection] = []
         self._lock = threading.Lock()
@@ -224,6 +230,11 @@ class MarksDatabase:
                 "the folder that these marks were made for.",
                 503,
             )
+        # Once a file, not for each connection: it reads all marks.
+        file = _identify(self.path, self.old, live=True)
+        if self._checked != file:
+            self._check_values(db)
+            self._checked = file
 
     def _create(self) -> None:
         """Create an empty database, whole or not at all; only one process does so."""

@@ -54,6 +54,29 @@ _ENTRIES = """
         EXISTS (SELECT 1 FROM batches u WHERE u.undoes = m.batch)
     FROM marks m JOIN batches b USING (batch)
 """
+_MOST = 1 << 62
+"""Numbers of marks and batches are smaller."""
+# What the columns' own types leave open: an INTEGER of SQLite may hold a text.
+_WRONG_MARKS = f"""
+    SELECT seq FROM marks m WHERE NOT (
+        seq BETWEEN 1 AND {_MOST} AND EXISTS (SELECT 1 FROM batches b WHERE b.batch = m.batch)
+        AND typeof(tab) = 'integer' AND typeof(row) = 'integer' AND typeof(verdict) = 'integer'
+        AND row >= 0 AND row < CASE tab WHEN 0 THEN ? WHEN 1 THEN ? WHEN 2 THEN ? ELSE 0 END
+        AND verdict BETWEEN 0 AND {len(VERDICTS) - 1}
+        AND typeof(entity) IN ('null', 'integer')
+        AND (entity IS NULL OR entity BETWEEN 0 AND {(1 << 31) - 1})
+        AND typeof(name) IN ('null', 'text') AND typeof(key) = typeof(name)
+    ) LIMIT 1
+"""
+_WRONG_BATCHES = f"""
+    SELECT batch FROM batches WHERE NOT (
+        batch BETWEEN 1 AND {_MOST} AND typeof(time) = 'text' AND typeof(reviewer) = 'text'
+        AND typeof(first) = 'integer' AND typeof(stop) = 'integer' AND first BETWEEN 1 AND stop
+        AND stop <= (SELECT coalesce(max(seq), 0) + 1 FROM marks)
+        AND typeof(bulk) = 'integer' AND bulk IN (0, 1)
+        AND typeof(undoes) IN ('null', 'integer') AND typeof(source) IN ('null', 'text')
+    ) LIMIT 1
+"""
 _MARK_TYPE = np.dtype([(name, np.int64) for name in ("row", "seq", "batch", "verdict", "replaced")])
 
 
@@ -150,7 +173,7 @@ class Marks:
 
     def __init__(self, folder: Path, read_only: bool) -> None:
         self.folder = folder
-        self._database = MarksDatabase(folder, read_only, self._add_old)
+        self._database = MarksDatabase(folder, read_only, self._check_values, self._add_old)
         self._num_rows = {
             table: pq.read_metadata(table_path(folder, table)).num_rows
             for table in TABLES
@@ -188,7 +211,7 @@ class Marks:
         They are on disk when this returns. If one mark is wrong, none is added.
         bulk: whether the rows were marked together, without a look at each.
         """
-        if not reviewer.strip() or len(reviewer) > MAX_REVIEWER or not reviewer.isprintable():
+        if not _is_reviewer(reviewer):
             raise PrixError(
                 f"reviewer {reviewer[:MAX_REVIEWER]!r}: expected a name of 1 to {MAX_REVIEWER} "
                 "characters, all of them printable."
@@ -269,7 +292,7 @@ class Marks:
         """Return the newest marks first. before: only those with a smaller `seq`."""
         with self._database.reading() as db:
             where = "WHERE m.seq < ? ORDER BY m.seq DESC LIMIT ?"
-            return _read_entries(db, where, (2**62 if before is None else before, limit))
+            return _read_entries(db, where, (_MOST if before is None else before, limit))
 
     def batches(self, limit: int = 100, before: int | None = None) -> list[tuple[Entry, int]]:
         """Return the newest batches first, each by its first mark and its number of marks.
@@ -280,7 +303,7 @@ class Marks:
             found = db.execute(
                 "SELECT first, stop - first FROM batches WHERE stop > first AND batch < ? "
                 "ORDER BY batch DESC LIMIT ?",
-                (2**62 if before is None else before, limit),
+                (_MOST if before is None else before, limit),
             ).fetchall()
             sizes = dict(found)
             where = "WHERE m.seq IN (SELECT value FROM json_each(?)) ORDER BY m.seq DESC"
@@ -322,6 +345,21 @@ class Marks:
         place = _table_number(mark.table), int(mark.row), VERDICTS.index(mark.verdict)
         return (*place, new and new.entity, new and new.key, new and new.name)
 
+    def _check_values(self, db: sqlite3.Connection) -> None:
+        """Refuse values that no mark has: a folder of others may hold anything."""
+        sizes = [self._num_rows.get(table, 0) for table in TABLES]
+        wrong = db.execute(_WRONG_MARKS, sizes).fetchone()
+        if wrong is not None:
+            raise sqlite3.DatabaseError(f"mark {wrong[0]} has values that no mark has")
+        wrong = db.execute(_WRONG_BATCHES).fetchone()
+        if wrong is not None:
+            raise sqlite3.DatabaseError(f"batch {wrong[0]} has values that no batch has")
+        for _ in db.execute("SELECT key, name FROM marks WHERE name IS NOT NULL"):
+            pass  # text in no encoding is refused by being read
+        for batch, time, reviewer in db.execute("SELECT batch, time, reviewer FROM batches"):
+            if not _is_time(time) or not _is_reviewer(reviewer):
+                raise sqlite3.DatabaseError(f"batch {batch} has a time or a reviewer that is none")
+
     def _import_old(self) -> None:
         """Import `marks.json` unless that was done; keep the file under another name."""
         old = self._database.old
@@ -355,6 +393,17 @@ class Marks:
                 f"{self._database.old} cannot be read ({error}): delete it and read the review "
                 "again."
             ) from None
+
+
+def _is_reviewer(name: str) -> bool:
+    return bool(name.strip()) and len(name) <= MAX_REVIEWER and name.isprintable()
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _table_number(table: str) -> int:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prixlm.config import is_kind
 from prixlm.errors import PrixError
 from prixlm.files import open_database, parquet_rows, read_json, write_atomically
 from prixlm.kb.checks import check_table
@@ -109,6 +110,22 @@ _NULLABLE |= {"source", "how", "similarity"}
 _NEWER = {"source", "how", "evidence"}
 """Columns that proposals of older versions do not have."""
 _SHARES = {"confidence", "runner_up_confidence"}
+_KINDS: dict[str, Any] = {
+    "tool": str,
+    "licence": str,
+    "kb": str,
+    "sources": list[str],
+    "config": dict[str, Any],
+    "config.into": list[str],
+    # What a page or an older run may leave out.
+    "fitted_on_kb": str | None,
+    "rankers": list[str] | None,
+    "trained": str | None,
+    "trials": list[Any] | None,
+    "config.min_confidence": float | None,
+    "config.missing": dict[str, Any] | None,
+}
+"""Kinds of the values of a manifest, by place."""
 _REMEDY = "Run `prixlm enrich` again."
 
 # The name of a relation is that of the language, else the general one of the KB.
@@ -239,16 +256,13 @@ def check_ids(folder: Path, num_entities: int, num_relations: int, num_concepts:
 
 def _find_wrong(values: dict[str, Any]) -> str | None:
     """Return a part of a manifest that is of another kind than we write; None if none is."""
-    for name in ("tool", "licence", "kb"):
-        if not isinstance(values.get(name), str):
-            return name
-    config, sources = values.get("config"), values.get("sources")
-    if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
-        return "sources"
-    into = config.get("into") if isinstance(config, dict) else None
-    if not isinstance(into, list) or not all(isinstance(lang, str) for lang in into):
-        return "config.into"
-    return None if isinstance(values.get("trials", []), list) else "trials"
+    for place, kind in _KINDS.items():
+        value: Any = values
+        for name in place.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if not is_kind(value, kind):
+            return place
+    return None
 
 
 def write_timings(folder: Path, seconds: dict[str, float]) -> None:

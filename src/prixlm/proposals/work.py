@@ -9,12 +9,28 @@
 from pathlib import Path
 from typing import Any
 
+from prixlm.config import checked
 from prixlm.errors import PrixError
 from prixlm.files import read_json
 from prixlm.kb.store import KB
 
 FORMAT = "prixlm-work"
 STATE_FILE = "work.json"
+_KINDS: dict[str, Any] = {
+    "version": int,
+    "source": dict[str, Any],
+    "kb": str,
+    "split": str,
+    "made": list[str],
+    "seconds": dict[str, float],
+    "proposed": dict[str, Any] | None,
+}
+"""Kinds of the values of a state."""
+_NOT_YET = ("kb", "split", "made", "seconds", "proposed")
+"""Those that a job adds as it goes on."""
+_OF_KB = {"kb": str}
+_OF_DUMP = {"format": str, "files": list[dict[str, Any]], "langs": list[str] | None}
+"""Kinds of what tells the source from another one."""
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
@@ -25,15 +41,17 @@ def read_state(folder: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         return None
-    source = values.get("source")
-    is_whole = isinstance(source, dict) and (
-        isinstance(source.get("kb"), str) or {"format", "files", "langs"} <= source.keys()
-    )
-    if values.get("version") != 1 or not is_whole:
+    try:
+        checked(values, _KINDS, optional=_NOT_YET)
+        checked(values["source"], _OF_KB if "kb" in values["source"] else _OF_DUMP)
+        checked((values.get("proposed") or {}).get("given") or {}, {})
+        if values["version"] != 1:
+            raise ValueError(f"version is {values['version']}, expected 1")
+    except ValueError as error:
         raise PrixError(
-            f"{folder / STATE_FILE} is damaged, or was written by another version of prixlm. Name "
-            "another folder."
-        )
+            f"{folder / STATE_FILE} is damaged ({error}), or was written by another version of "
+            "prixlm. Name another folder."
+        ) from None
     return values
 
 

@@ -21,10 +21,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from prixlm.arrays import pair_keys
+from prixlm.config import checked, from_dict
 from prixlm.errors import PrixError
 from prixlm.files import read_json, write_atomically
 from prixlm.kb.store import KB
@@ -35,6 +37,8 @@ from prixlm.rankers.heldout import Questions, read_facts
 from prixlm.types import Array, Progress
 
 _TREES, _SETTINGS, _SECONDS = "fusion.skops", "fusion.json", "seconds.json"
+_KINDS = {"kb": str, "rankers": list[str], "config": dict[str, Any], "record": dict[str, Any]}
+"""Kinds of the settings."""
 FITTED_FILES = (_TREES, _SETTINGS)
 """All that `load` needs: the same bytes whenever they are fitted on the same facts."""
 _RECORD_FOLDS = 10
@@ -250,7 +254,8 @@ class Fusion(PairRanker):
         """
         path, seconds = Path(folder) / _SETTINGS, Path(folder) / _SECONDS
         try:
-            settings = read_json(path)
+            settings = checked(read_json(path), _KINDS)
+            counts = checked(settings["record"], {"facts": list[float], "right": list[list[float]]})
         except (OSError, ValueError) as error:
             raise PrixError(f"{folder} is not a fusion: {error}.") from None
         names = [ranker.name for ranker in rankers]
@@ -259,8 +264,10 @@ class Fusion(PairRanker):
                 f"{folder} was fitted on {', '.join(settings['rankers'])} of another KB or other "
                 f"rankers; given are {', '.join(names)} of {kb.folder}. Fit it again."
             )
-        config = FusionConfig(**settings["config"])
-        counts = settings["record"]
+        config = from_dict(FusionConfig(), settings["config"])
+        facts, right = np.array(counts["facts"]), np.array(counts["right"])
+        if facts.shape != (kb.num_relations,) or right.shape != (kb.num_relations, len(rankers)):
+            raise PrixError(f"{path} has a record of other relations or rankers. Fit it again.")
         model = CalibratedTrees.load(Path(folder) / _TREES)
         # Those of the candidates, and the record of each ranker.
         expected = num_features(len(rankers)) + len(rankers)
@@ -274,7 +281,7 @@ class Fusion(PairRanker):
             CandidateFinder(kb, rankers, config.depth),
             config,
             model,
-            Record(np.array(counts["facts"]), np.array(counts["right"])),
+            Record(facts, right),
             read_json(seconds) if seconds.is_file() else 0.0,
         )
 

@@ -469,8 +469,8 @@ def print_run(console: Console, run: Path, facts: Mapping[str, Mapping[str, int]
 
 def _print_losses(console: Console, run: Path) -> None:
     metrics = read_metrics(run)
-    train = [line for line in metrics if "loss" in line]
-    valid = [line["valid_nats_per_name"] for line in metrics if "valid_loss" in line]
+    train = [line for line in metrics if {"loss", "facts_per_second"} <= line.keys()]
+    valid = [line["valid_nats_per_name"] for line in metrics if "valid_nats_per_name" in line]
     if train:
         first, last = train[0]["loss"], train[-1]["loss"]
         curve = sparkline(smooth([line["loss"] for line in train]))

@@ -12,7 +12,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from prixlm.files import append_line, write_atomically
+from prixlm.config import is_kind
+from prixlm.files import append_line, parse_json, write_atomically
+
+
+def _read(line: str) -> tuple[tuple[str, ...], Any] | None:
+    """Return key and value of a line; None for half a line, which a kill leaves, or another one."""
+    try:
+        values = parse_json(line, "a line")
+    except ValueError:
+        return None
+    if not is_kind(values, list[Any]) or len(values) != 2 or not is_kind(values[0], list[str]):
+        return None
+    return tuple(values[0]), values[1]
 
 
 class Kept:
@@ -22,13 +34,10 @@ class Kept:
         self.path = path
         self.values: dict[tuple[str, ...], Any] = {}
         if path is not None and path.exists():
-            lines = path.read_text("utf-8").splitlines()
-            for line in lines:
-                try:
-                    key, value = json.loads(line)
-                except ValueError:  # half a line: the run was killed while writing it
-                    continue
-                self.values[tuple(key)] = value
+            for line in path.read_text("utf-8", "replace").splitlines():
+                kept = _read(line)
+                if kept is not None:
+                    self.values[kept[0]] = kept[1]
             # Without half a line at the end, which the next value would be appended to.
             rows = (json.dumps([key, value]) for key, value in self.values.items())
             write_atomically(path, "".join(f"{row}\n" for row in rows))

@@ -3,6 +3,7 @@
 Matplotlib is imported only when something is drawn, and without pyplot: no window, no global state.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -32,7 +33,8 @@ def read_metric(line: str) -> dict[str, float] | None:
         return None
     if not isinstance(values, dict) or not is_kind(values.get("step"), int):
         return None
-    return values if is_kind(values, dict[str, float]) else None
+    is_whole = is_kind(values, dict[str, float]) and all(map(math.isfinite, values.values()))
+    return values if is_whole else None
 
 
 def plot_metrics(run: Path) -> Path | None:

@@ -29,7 +29,8 @@ _SPACES = re.compile("[\t\n\x0b\x0c\r\x85\u2028\u2029]+")
 
 def clean(text: str) -> str:
     """Return text on one line; control characters and direction overrides become U+FFFD."""
-    return _UNSAFE.sub("\ufffd", _SPACES.sub(" ", text))
+    # A soft hyphen only says where a word may be divided: names have some.
+    return _UNSAFE.sub("\ufffd", _SPACES.sub(" ", text.replace("\u00ad", "")))
 
 
 def shorten(text: str, length: int = MAX_SHOWN) -> str:

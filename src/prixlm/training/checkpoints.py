@@ -26,10 +26,13 @@ from prixlm.config import checked
 from prixlm.errors import PrixError
 from prixlm.files import disk_errors, read_json, whole_folder
 from prixlm.lm.model import ADAPTER
+from prixlm.lm.weights import is_finite
 
 logger = logging.getLogger(__name__)
 _OPTIMIZER = "optimizer.safetensors"
 _STATE = "state.json"
+_NUM_STEPS, _ADAM, _ADAGRAD = "step", {"step", "exp_avg", "exp_avg_sq"}, {"step", "sum"}
+"""What the optimizers keep of a parameter."""
 _KINDS: dict[str, Any] = {
     "step": int,
     "best": float | None,
@@ -158,7 +161,9 @@ def load_checkpoint(
     try:
         weights = load_file(str(folder / name))
         moments = load_file(str(folder / _OPTIMIZER))
-    except (SafetensorError, OSError) as error:
+        _check_weights(weights, model)
+        _check_moments(moments, model, optimizer)
+    except (SafetensorError, OSError, ValueError) as error:
         raise PrixError(
             f"{folder} is damaged ({error}). Delete it to resume from the checkpoint before it."
         ) from None
@@ -177,18 +182,51 @@ def load_checkpoint(
             }
 
 
+def _check_weights(weights: dict[str, Tensor], model: nn.Module) -> None:
+    """Raise ValueError unless these are the weights that a checkpoint of the model has."""
+    adapter: Any = getattr(model, "adapter", None)
+    backbone: Any = getattr(model, "backbone", model)
+    own = backbone.state_dict() if adapter is None else adapter.trained_state()
+    # A projection that is tied to the embeddings is saved only once.
+    tied = set(getattr(backbone, "all_tied_weights_keys", {})) if adapter is None else set()
+    odd = sorted((weights.keys() - own.keys()) | (own.keys() - weights.keys() - tied))
+    if odd:
+        raise ValueError(f"the weights of {odd[0]} are missing or unknown")
+    for name, tensor in weights.items():
+        _check_tensor(name, tensor, own[name])
+
+
+def _check_moments(
+    moments: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Raise ValueError unless these are the optimizer's moments of the model's parameters."""
+    expected = _ADAM if "betas" in optimizer.param_groups[0] else _ADAGRAD
+    own = dict(model.named_parameters())
+    kinds: dict[str, set[str]] = {}
+    for place, tensor in moments.items():
+        name, _, kind = place.partition("/")
+        if name not in own:
+            raise ValueError(f"the optimizer has an unknown {name}")
+        kinds.setdefault(name, set()).add(kind)
+        _check_tensor(place, tensor, torch.tensor(0.0) if kind == _NUM_STEPS else own[name])
+    for name, found in kinds.items():
+        if found != expected:
+            raise ValueError(f"the optimizer has {', '.join(sorted(found))} of {name}")
+
+
+def _check_tensor(name: str, tensor: Tensor, like: Tensor) -> None:
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name} has shape {[*tensor.shape]}, expected {[*like.shape]}")
+    if not is_finite(tensor):
+        raise ValueError(f"{name} has values that are not finite numbers")
+
+
 def _load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     # A PrixLM saves its backbone alone, so that transformers can load it; others save themselves.
     backbone: Any = getattr(model, "backbone", model)
     own = backbone.state_dict()
-    weights = {
-        name: _divided(tensor, own[name]) if name in own else tensor
-        for name, tensor in weights.items()
-    }
-    missing, unexpected = backbone.load_state_dict(weights, strict=False)
-    # A projection that is tied to the embeddings is saved only once.
-    tied = getattr(backbone, "all_tied_weights_keys", {})
-    assert not unexpected and set(missing) <= set(tied), (missing, unexpected)
+    weights = {name: _divided(tensor, own[name]) for name, tensor in weights.items()}
+    backbone.load_state_dict(weights, strict=False)  # `_check_weights` was strict
     if hasattr(backbone, "tie_weights"):
         backbone.tie_weights()
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from prixlm.entities.evidence import Property, Type, Value
+from prixlm.entities.evidence import MOST_VALUES, Property, Type, Value
 from prixlm.entities.matching import Candidate, Matcher, Question
 from prixlm.entities.names import NameIndex, fold
 from prixlm.kb.lookup import Lookup
@@ -49,6 +49,8 @@ _MAX_DESCRIPTION = 250
 """Characters of a description in a list of candidates, as in Wikidata; the preview has it all."""
 _NUM_TYPES = 5
 """Types that a candidate is shown with."""
+MAX_ANSWER, _VALUE = 10_000_000, 100
+"""Characters of the values in an answer of data extension; a value counts as some more."""
 STYLE = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:8px;color:#1d1d1f;background:#fff}"
     "h1{font-size:17px;margin:0 0 4px}p,dl{margin:4px 0}dd{margin:0}"
@@ -403,12 +405,17 @@ class Answers:
                 described["type"] = self.describe_type(Type("value", relation), langs)
             columns.append(described)
         rows = []
+        size = 0
         for text in query.ids:
             concept = self.find(text)
-            values = [
-                [] if concept is None else self._values(concept, asked, langs)
-                for asked in query.properties
-            ]
+            values: list[list[dict[str, str]]] = []
+            for asked in query.properties:
+                values.append([] if concept is None else self._values(concept, asked, langs))
+                size += sum(_VALUE + sum(map(len, value.values())) for value in values[-1])
+                if size > MAX_ANSWER:
+                    raise Refused(
+                        413, "the answer would be too large: ask for fewer ids, columns or values."
+                    )
             rows.append((text, values))
         return columns, rows
 
@@ -432,8 +439,8 @@ class Answers:
                 values = [{"str": value["name"], "lang": value["lang"]} for value in values]
             elif content == "id":
                 values = [{"str": value["id"]} for value in values]
-        limit = _whole_number(asked.settings.get("limit"), 0)
-        return values[:limit] if limit > 0 else values
+        limit = _whole_number(asked.settings.get("limit"), 0) or MOST_VALUES
+        return values[: min(limit, MOST_VALUES)]
 
     # Previews.
 

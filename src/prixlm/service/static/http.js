@@ -60,11 +60,12 @@ export function formatCount(number) {
   return number.toLocaleString("en");
 }
 
-/** The same as `clean` in markup.py: overrides of the direction and control characters. */
+/** The same as `clean` in markup.py: controls, overrides of the direction, invisible tags. */
 export function clean(text) {
   return text
+    .replaceAll("\u00ad", "")
     .replace(/[\t\n\v\f\r\u0085\u2028\u2029]+/g, " ")
-    .replace(/[\u0000-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\ufeff]/g, "\ufffd");
+    .replace(/[\u0000-\u001f\u007f-\u009f\u061c\u202a-\u202e\u2066-\u206f\ufff9-\ufffb\ufeff\u{e0000}-\u{e007f}]/gu, "\ufffd");
 }
 
 export function delayed(action, milliseconds) {
