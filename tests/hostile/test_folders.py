@@ -191,6 +191,13 @@ def test_trials_and_a_confidence_of_another_kind_are_refused(
     attack("report", folder, "--kb", small / "kb", "--to", tmp_path / "page", codes=(2,))
 
 
+def test_trials_that_are_null_are_none(small: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small / "proposals", tmp_path / "p"))
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8")) | {"trials": None}
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    attack("report", folder, "--kb", small / "kb", "--to", tmp_path / "page", codes=(0,))
+
+
 def test_a_footer_with_another_type_of_a_column_does_not_end_the_process(small: Path) -> None:
     """Arrow's reader of statistics calls std::terminate; no `except` sees that."""
     path = small / "flipped.parquet"

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import multiprocessing
+import re
 import shutil
 import subprocess
 import sys
@@ -110,13 +111,15 @@ def start(*args: object) -> "subprocess.Popen[str]":
 RESULTS = (".parquet", ".tsv", ".nq", ".md", ".json", ".safetensors", ".skops", ".toml")
 TIMES = ("timings.json", "seconds.json")
 """Files of nothing but times."""
+MADE_BY = re.compile(rb"^Made by .*$", re.MULTILINE)
+"""The line of a report that names its own folder."""
 
 
 def without_times(values: Any) -> Any:
-    """Return nested JSON without what a clock says: two equal runs differ in it."""
+    """Return nested JSON without what a clock says, or the command: two equal runs differ in it."""
     if isinstance(values, dict):
         kept = {name: without_times(value) for name, value in values.items()}
-        return {name: value for name, value in kept.items() if name != "seconds"}
+        return {name: value for name, value in kept.items() if name not in ("seconds", "command")}
     return [without_times(value) for value in values] if isinstance(values, list) else values
 
 
@@ -126,7 +129,7 @@ def digest(path: Path) -> dict[str, str]:
     hashes = {}
     for file in files:
         if file.suffix in RESULTS and file.name not in TIMES and "report" not in file.parts:
-            content = file.read_bytes()
+            content = MADE_BY.sub(b"", file.read_bytes())
             if file.suffix == ".json":
                 content = json.dumps(without_times(json.loads(content))).encode()
             place = str(file.relative_to(path.parent))

@@ -47,6 +47,12 @@ def test_relations_come_with_the_largest_first(shared_toy: KB) -> None:
     assert totals == sorted(totals, reverse=True) and len(totals) == 3
 
 
+def test_relations_of_as_many_facts_come_by_id() -> None:
+    """They came in the order of a query's threads, and two reports of one folder differed."""
+    counts = Counter({("fi", 2): 3, ("fi", 0): 3, ("et", 1): 4})
+    assert Coverage(Counter(), counts).relations() == [1, 0, 2]
+
+
 def test_counts_survive_json(shared_toy: KB) -> None:
     coverage = count_coverage(shared_toy)
     assert Coverage.from_json(json.loads(json.dumps(coverage.to_json()))) == coverage

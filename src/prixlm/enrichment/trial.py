@@ -26,7 +26,7 @@ from prixlm.arrays import rank_in_group
 from prixlm.config import checked, is_kind
 from prixlm.enrichment.gaps import relations_of_one_object
 from prixlm.errors import PrixError
-from prixlm.kb.store import KB
+from prixlm.kb.store import KB, is_code
 from prixlm.metrics import AtLevel, Reliability, at_levels, average_precision, reliability
 from prixlm.rankers.base import Ranked
 from prixlm.rankers.fusion import Fusion
@@ -89,13 +89,20 @@ class Trial:
         measured = checked(fields["reliability"], _MEASURED)
         levels = [checked(level, get_type_hints(AtLevel)) for level in fields["levels"]]
         bins = [tuple(part) for part in measured["bins"]]
-        is_right = all(len(part) == 3 and is_kind(part[2], int) and part[2] > 0 for part in bins)
+        is_right = all(
+            len(part) == 3
+            and all(0 <= share <= 1 for share in part[:2])
+            and is_kind(part[2], int)
+            and part[2] > 0
+            for part in bins
+        )
         if (
             fields["subset"] not in SUBSETS
+            or not is_code(fields["lang"])
             or not is_right
             or bool(bins) != (measured["number"] > 0)
         ):
-            raise ValueError("a trial has a subset or bins that prixlm does not write")
+            raise ValueError("a trial has a language, a subset or bins that prixlm does not write")
         try:
             own = {
                 "reliability": Reliability(**measured | {"bins": bins}),
@@ -112,7 +119,7 @@ def read_trials(manifest: Mapping[str, Any], where: object = "the proposals") ->
     where: names the folder in the error.
     """
     try:
-        return [Trial.from_dict(values) for values in manifest.get("trials", ())]
+        return [Trial.from_dict(values) for values in manifest.get("trials") or ()]
     except ValueError as error:
         raise PrixError(
             f"the manifest of {where} has trials that `prixlm enrich` does not write ({error}): "

@@ -25,7 +25,7 @@ _STATABLE = """
         FROM stated f JOIN named x ON x.concept = f.a
     )
     SELECT f.lang, f.relation, sum(f.number * y.number)
-    FROM subjects f JOIN named y ON y.concept = f.b AND y.lang = f.lang GROUP BY ALL
+    FROM subjects f JOIN named y ON y.concept = f.b AND y.lang = f.lang GROUP BY ALL ORDER BY ALL
 """
 
 
@@ -37,11 +37,11 @@ class Coverage:
     statable: Counter[tuple[str, int]]  # those that it states are among them, if linked or not
 
     def relations(self) -> list[int]:
-        """Return the relations with facts that could be stated, those with most facts first."""
+        """Return the relations with facts that could be stated, most facts first, then by id."""
         facts: Counter[int] = Counter()
         for (_, relation), number in self.statable.items():
             facts[relation] += number
-        return [relation for relation, _ in facts.most_common()]
+        return sorted(facts, key=lambda relation: (-facts[relation], relation))
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON values."""

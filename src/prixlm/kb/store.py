@@ -69,7 +69,7 @@ _IDS["relation"] = "relations"
 """The table that the ids of a column are row numbers of. Concepts are at most as many."""
 _REMEDY = "Import the KB again."
 # Short, with few parts: a code is shown as it is, also to agents, which a sentence could instruct.
-_CODE = re.compile("[a-z]{2,8}(-[a-z0-9]{1,8}){0,4}", re.IGNORECASE).fullmatch
+is_code = re.compile("[a-z]{2,8}(-[a-z0-9]{1,8}){0,4}", re.IGNORECASE).fullmatch
 _OPTIONAL = ("descriptions", "hidden_links")
 BATCH_ROWS = 1 << 16
 _ENTITY = ", ".join(f"e.{f.name}" for f in dataclasses.fields(Entity))
@@ -153,7 +153,7 @@ def _find_wrong(values: Mapping[str, Any]) -> str | None:
         if not isinstance(part, dict) or not all(map(_is_count, part.values())):
             return "counts by language"
     codes = counts["entities"].keys()
-    if codes != counts["linked"].keys() or not all(map(_CODE, {*codes, *counts["triples"]})):
+    if codes != counts["linked"].keys() or not all(map(is_code, {*codes, *counts["triples"]})):
         return "counts of a language"
     try:
         checked(values["split"] or {}, _SPLIT_KINDS, optional=_SPLIT_KINDS)

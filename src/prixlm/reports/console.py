@@ -166,7 +166,7 @@ def print_proposals(
             _print_examples(console, path, title, columns, origin, most)
     for sentence in proposal_sentences(manifest):
         console.print(printable(sentence), markup=False, soft_wrap=True)
-    for sentence in trial_sentences(manifest.get("trials", ())):
+    for sentence in trial_sentences(manifest.get("trials") or ()):
         console.print(printable(sentence), markup=False, soft_wrap=True)
     console.print(printable(f"Written to {folder}."), markup=False, soft_wrap=True)
 

@@ -55,7 +55,9 @@ def describe_overview(
         rows=rows,
         num_relations=opened.kb.num_relations,
         counts=_count(opened),
-        trials=[trial for values in opened.manifest.get("trials", ()) for trial in _trials(values)],
+        trials=[
+            trial for values in opened.manifest.get("trials") or () for trial in _trials(values)
+        ],
         lineage=_lineage(opened),
         licence=opened.kb.manifest.licence,
     )
