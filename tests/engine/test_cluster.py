@@ -274,7 +274,7 @@ def test_a_worker_that_asks_for_more_than_there_is_does_not_wait(
 ) -> None:
     config = dataclasses.replace(on(nodes), gpus_per_worker=1.0)
     with pytest.raises(
-        PrixError, match="0 GPUs on 3 machines: not enough on any for a worker with 1"
+        PrixError, match=r"0 GPUs on \d machines: not enough on any for a worker with 1"
     ):
         run(squares(), tmp_path, config)
 
