@@ -304,7 +304,7 @@ def test_a_model_translates_for_links_only_if_the_split_withholds_some(
     assert "withholds no links" in caplog.text
     monkeypatch.setattr(KB, "withholds_links", True)
     assert _translating_model(split, FEW, model) is None
-    assert "a compact model's make links worse" in caplog.text
+    assert "a compact model's add nothing" in caplog.text
 
     def of_a_base(folder: Path, kb: KB) -> Completer:
         completer = Completer(folder, kb)
