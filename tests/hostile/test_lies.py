@@ -1,5 +1,6 @@
 """A server on proposals whose values lie: ids beyond the KB, odd numbers, text that is none."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -95,6 +96,20 @@ def ask(client: TestClient) -> None:
             json.loads(answer.text, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
 
 
+@contextlib.contextmanager
+def served_folder(kb: Path, proposals: Path) -> Iterator[TestClient | None]:
+    """Yield a client of a server on proposals; None if they were refused in one line."""
+    try:
+        bench = Workbench(Folders(kb=kb, proposals=proposals))
+    except PrixError as refused:
+        assert str(proposals) in str(refused) and "\n" not in str(refused)
+        yield None
+        return
+    with TestClient(create_app(bench), HOME, raise_server_exceptions=False) as client:
+        yield client
+    bench.close()
+
+
 ONCE_FAILED = [
     ("proposals", "object", "an id beyond the KB"),
     ("proposals", "subject", "a huge id"),
@@ -116,14 +131,9 @@ def test_a_server_on_proposals_that_lie_answers_or_refuses(
 ) -> None:
     proposals = Path(shutil.copytree(served / "proposals", tmp_path / "p"))
     spoil(proposals / f"{table}.parquet", column, what)
-    try:
-        bench = Workbench(Folders(kb=served / "kb", proposals=proposals))
-    except PrixError as refused:
-        assert str(proposals) in str(refused) and "\n" not in str(refused)
-        return
-    with TestClient(create_app(bench), HOME, raise_server_exceptions=False) as client:
-        ask(client)
-    bench.close()
+    with served_folder(served / "kb", proposals) as client:
+        if client is not None:
+            ask(client)
 
 
 KNOWN = {"known": ["train"]}
@@ -156,14 +166,10 @@ def test_a_server_on_a_fusion_that_lies_answers_or_refuses(
     (proposals / "fusion").mkdir()
     (proposals / "fusion" / "fusion.json").write_text(json.dumps(fusion))
     (proposals / "answerable.json").write_text(json.dumps(answerable))
-    try:
-        bench = Workbench(Folders(kb=served / "kb", proposals=proposals))
-    except PrixError as refused:
-        assert str(proposals) in str(refused) and "\n" not in str(refused)
-        return
-    with TestClient(create_app(bench), HOME, raise_server_exceptions=False) as client:
+    with served_folder(served / "kb", proposals) as client:
+        if client is None:
+            return
         for path in ("/api/status", "/api/complete?relation=capital&subject=en:Finland"):
             answer = client.get(path)
             count_tried()
             assert answer.status_code < 500 or answer.status_code == 503, (path, answer.text)
-    bench.close()
