@@ -21,7 +21,8 @@ test: $(READY)
 test-full: export PRIXLM_TEST_FULL ?= 1
 test-full: test
 
-# Kill workers, nodes and drivers of a Ray cluster of three nodes at random moments, ten times.
+# Kill workers, nodes and drivers of a Ray cluster of three nodes at random moments: ten rounds of
+# a job without a model, three of `complete`.
 test-cluster: $(READY)
 	PRIXLM_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/engine/test_cluster.py
 

@@ -400,9 +400,12 @@ def measure_millions(kb: KB, model: PrixLM, work: Path, args: argparse.Namespace
     names = generate_names(completer.cache.entities, english, 2_000_000)
     real = Trie.build(completer.cache.entities, english)
     print("\n### Two million candidates\n")
-    print("| names | tokens | nodes a name | build s | bytes a name | load s | s/query | batch |")
-    print("|---|---|---|---|---|---|---|---|")
-    for number in (len(english), 14_000, 200_000, 2_000_000):
+    print(
+        "| names | tokens | nodes a name | build s | bytes a name | load s | s/query | batch "
+        "| nodes visited | ms a node |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for number in (len(english), 20_000, 200_000, 2_000_000):
         generated = number != len(english)
         source, chosen = completer.cache.entities, english
         if generated:
@@ -423,11 +426,13 @@ def measure_millions(kb: KB, model: PrixLM, work: Path, args: argparse.Namespace
         for prefix in prefixes:
             times.run("one", 1, beam_search, model, trie, [prefix], BEST)
         for _ in range(3):
-            times.run("batch", len(prefixes), beam_search, model, trie, prefixes, BEST)
+            found = times.run("batch", len(prefixes), beam_search, model, trie, prefixes, BEST)
+        visited = float(np.mean([one.num_nodes for one in found]))
         kind = "generated" if generated else "DBP-5L, English"
         print(
             f"| {number:,} {kind} | {tokens:.1f} | {trie.num_nodes / number:.2f} | {built:.2f} | "
-            f"{size:.0f} | {opened:.4f} | {times.each('one'):.4f} | {times.each('batch'):.4f} |"
+            f"{size:.0f} | {opened:.4f} | {times.each('one'):.4f} | {times.each('batch'):.4f} | "
+            f"{visited:.0f} | {1000 * times.each('batch') / visited:.2f} |"
         )
     print(
         f"\nPeak memory {peak_gib():.1f} GiB, with the generator's own. Real nodes: "

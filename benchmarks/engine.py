@@ -161,9 +161,9 @@ def main() -> None:
     print(f"{usable_cores()} usable cores")
     print(
         "| engine | queries | s | start-up s | its processor s | queries/s | processor ms a query "
-        "| SHA-256 |"
+        "| answers MB | SHA-256 |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     results = []
     for number in sizes:
         write_queries(kb, number, work / f"queries-{number}.parquet")
@@ -183,12 +183,15 @@ def main() -> None:
             # Beyond start-up.
             rate = (number - PART) / (seconds - start)
             each = 1000 * (work_seconds - start_work) / (number - PART)
-            figures = (seconds, start, start_work, rate, each)
+            size = out.stat().st_size
+            figures = (seconds, start, start_work, rate, each, size / 1e6)
             cells = [name, f"{number:,}", *(f"{figure:.1f}" for figure in figures), digest]
             print(f"| {' | '.join(cells)} |", flush=True)
             values = {"engine": name, "queries": number, "seconds": seconds, "start": start}
             values |= {"processor": work_seconds, "start_processor": start_work}
-            results.append(values | {"rate": rate, "milliseconds": each, "sha256": digest})
+            results.append(
+                values | {"rate": rate, "milliseconds": each, "bytes": size, "sha256": digest}
+            )
             (work / "results.json").write_text(json.dumps(results, indent=1))
     by_size = {
         number: {

@@ -40,6 +40,7 @@ from prixlm.evaluation.link_prediction import EvaluateConfig, evaluate_rankers
 from prixlm.reports.tables import ResultTable
 from tests.decoding.conftest import trained  # noqa: F401  # a fixture, for this room too
 from tests.enrichment.helpers import FUSION, write_countries
+from tests.helpers import run_prixlm
 
 PYTHON = os.environ.get("PRIXLM_MOTO", sys.executable)  # one that has moto
 needs_server = pytest.mark.skipif(
@@ -290,6 +291,52 @@ def test_a_kb_is_imported_into_the_store(store: Proxy, tmp_path: Path, cache: Pa
     with pytest.raises(PrixError, match="s3://bucket is a whole bucket"):
         import_kb(sources, "s3://bucket", overwrite=True)
     assert remote.exists("s3://bucket/others/facts.tsv")
+
+
+@needs_server
+@pytest.mark.parametrize("workers", [None, 2])
+def test_dumps_are_imported_from_the_store(
+    store: Proxy, tmp_path: Path, workers: int | None
+) -> None:
+    """One by one and as a folder; each worker fetches them for itself, as on its own machine."""
+    sources = write_countries(tmp_path / "countries")
+    local = import_kb(sources, tmp_path / "local")
+    uris = [f"s3://bucket/dumps-{workers}/{path.name}" for path in sources]
+    for path, uri in zip(sources, uris, strict=True):
+        remote.upload(path, uri)
+    store.cut_after = 1 << 8
+    engine = EngineConfig(workers=workers)
+    for name, given in (("files", uris), ("folder", [uris[0].rpartition("/")[0]])):
+        far = import_kb(given, tmp_path / name, engine=engine)
+        assert far.fingerprint() == local.fingerprint()
+    changed = sources[0].read_text("utf-8").replace("en coin 4", "en coin 44")
+    sources[0].write_text(changed, "utf-8")
+    remote.upload(sources[0], uris[0])
+    far = import_kb(uris, tmp_path / "changed")
+    assert far.fingerprint() == import_kb(sources, tmp_path / "as-changed").fingerprint()
+    assert far.fingerprint() != local.fingerprint()
+    with pytest.raises(PrixError, match=r"^s3://bucket/dumps-none/x\.tsv is empty or not there"):
+        import_kb(["s3://bucket/dumps-none/x.tsv"], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@needs_server
+def test_mentions_are_read_from_the_store(
+    store: Proxy, shared_toy: KB, tmp_path: Path, cache: Path
+) -> None:
+    (tmp_path / "m.txt").write_text("Suomi\nRanska\n", "utf-8")
+    remote.upload(tmp_path / "m.txt", "s3://bucket/mentions/m.txt")
+    for name, mentions in (("here", tmp_path / "m.txt"), ("there", "s3://bucket/mentions/m.txt")):
+        out = tmp_path / f"{name}.tsv"
+        ran = run_prixlm("link", "--kb", shared_toy.folder, "--mentions", mentions, "--out", out)
+        assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "here.tsv").read_bytes() == (tmp_path / "there.tsv").read_bytes()
+    bad = "s3://bucket/mentions/none.txt"
+    ran = run_prixlm(
+        "link", "--kb", shared_toy.folder, "--mentions", bad, "--out", tmp_path / "x.tsv"
+    )
+    assert ran.returncode == 2 and ran.stderr.startswith("prixlm: ") and bad in ran.stderr
+    assert ran.stderr.count("\n") == 1
 
 
 @needs_server

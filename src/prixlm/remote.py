@@ -105,6 +105,29 @@ def local_folder(path: Path | str) -> Path:
     return copy
 
 
+def local_source(path: Path | str) -> Path:
+    """Return a file or folder on this machine to read: `path` itself, or the copy of a remote one.
+
+    For what prixlm did not write: dumps, questions, mentions.
+    """
+    if not is_remote(path):
+        return Path(path)
+    from prixlm.files import locked, whole_folder
+
+    uri = uri_of(path).rstrip("/")
+    store, name = _open(uri)
+    info = _again(lambda: store.get_file_info(name), uri)
+    if not info.is_file:
+        return local_folder(path)
+    copy = _copy_of(uri, [("", info.size, info.mtime_ns or 0)])
+    _check_name(copy.name, uri)
+    with locked(copy.parent.parent, wait=True):
+        if not copy.parent.is_dir():
+            with whole_folder(copy.parent) as temporary:
+                _fetch(store, name, info.size, temporary / copy.name)
+    return copy
+
+
 def _copy_of(uri: str, files: list[tuple[str, int, int]]) -> Path:
     """Return where this machine's copy of a folder is, given what the store lists of it."""
     digest = hashlib.sha256(json.dumps([uri, files]).encode()).hexdigest()[:24]
@@ -327,7 +350,7 @@ def _list(store: Any, root: str, uri: str) -> list[tuple[str, int, int]]:
     """Return name, size and time of all files of a folder, sorted; refuse one without any."""
     files = _find(store, root, uri)
     if not files:
-        raise PrixError(f"{uri} is empty or not there: expected a folder that prixlm has made.")
+        raise PrixError(f"{uri} is empty or not there.")
     return files
 
 

@@ -1,6 +1,6 @@
 """The Ray engine: the parts of one process, from workers and nodes that may die.
 
-`PRIXLM_TEST_CLUSTER=1` (as `make test-cluster` sets it) adds ten rounds of random kills.
+`PRIXLM_TEST_CLUSTER=1` (as `make test-cluster` sets it) adds rounds of random kills.
 """
 
 import dataclasses
@@ -16,15 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from prixlm import PrixError
+from prixlm import KB, PrixError
 from prixlm.engine import cluster, jobs
 from prixlm.engine.jobs import EngineConfig, make_parts
 from prixlm.engine.workspace import open_workspace
 from prixlm.errors import ShardsFailed
+from prixlm.training.pretrain import pretrain
 from tests.engine.helpers import NUM_SHARDS, OfOtherCode, expected, squares, tried
 from tests.engine.test_jobs import run
+from tests.training.helpers import TINY
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray itself
@@ -236,6 +239,72 @@ def test_random_kills_lose_no_part_and_make_none_twice(
     assert {path.name for path in (tmp_path / "work").glob("part-*")} == {
         shard.part for shard in squares(number=number).shards
     }
+
+
+@pytest.fixture(scope="module")
+def asked(shared_toy: KB, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small model, 40 parts of questions, and what one process answers."""
+    folder = tmp_path_factory.mktemp("asked")
+    pretrain(shared_toy, folder / "model", TINY)
+    names = shared_toy.query("SELECT lang, name FROM entities").fetchall()
+    relations = shared_toy.relation_keys()
+    rows = [(lang, name, relation) for lang, name in names for relation in relations]
+    lines = ["\t".join(rows[number % len(rows)]) for number in range(40 * 256)]
+    (folder / "questions.tsv").write_text("\n".join(["lang\tsubject\trelation", *lines]) + "\n")
+    complete(folder, shared_toy, folder / "one.parquet", "--workers", "1").check_returncode()
+    return folder
+
+
+def completing(folder: Path, kb: KB, out: Path, *engine: str) -> list[str]:
+    """The command that answers all questions."""
+    command = [sys.executable, "-m", "prixlm", "complete", str(folder / "model")]
+    command += ["--kb", str(kb.folder), "--queries", str(folder / "questions.tsv")]
+    return [*command, "--beam", "5", "--out", str(out), *engine]
+
+
+def complete(folder: Path, kb: KB, out: Path, *engine: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(completing(folder, kb, out, *engine), check=False, capture_output=True)
+
+
+@pytest.mark.skipif(not os.environ.get("PRIXLM_TEST_CLUSTER"), reason="make test-cluster runs it")
+@pytest.mark.parametrize("seed", range(3))
+def test_random_kills_change_no_answer(
+    nodes: Any, asked: Path, shared_toy: KB, tmp_path: Path, seed: int
+) -> None:
+    """`complete` with a model, while a worker, a node and the driver are killed at some moment."""
+    generator = random.Random(seed)
+    out, parts = tmp_path / "answers.parquet", tmp_path / "answers.parquet.partial"
+    engine = ("--engine", "ray", "--address", nodes.address, "--workers", "3")
+
+    def start() -> "subprocess.Popen[bytes]":
+        with (tmp_path / "stderr").open("a") as errors:
+            return subprocess.Popen(completing(asked, shared_toy, out, *engine), stderr=errors)
+
+    driver, killed = start(), []
+    for kind in generator.sample(["worker", "node", "driver"], 3):
+        found = len(list(parts.glob("part-*")))
+        deadline = time.monotonic() + 120
+        while len(list(parts.glob("part-*"))) <= found and time.monotonic() < deadline:
+            if driver.poll() is not None:
+                break
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0.0, 1.0))
+        if driver.poll() is not None:
+            break
+        if kind == "worker":
+            workers = [process.pid for process in psutil.process_iter() if is_worker(process.pid)]
+            os.kill(generator.choice(workers), signal.SIGKILL)
+        elif kind == "node":
+            kill_node(nodes, generator.randrange(2))
+            nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+        else:
+            driver.kill()
+            driver.wait()
+            driver = start()
+        killed.append(kind)
+    assert driver.wait(300) == 0, (killed, (tmp_path / "stderr").read_text())
+    assert killed, "the questions were answered before anything was killed"
+    assert out.read_bytes() == (asked / "one.parquet").read_bytes(), killed
 
 
 def test_no_cluster_at_the_address_is_one_line_at_once(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from prixlm.engine.workspace import open_workspace, partial_folder
 from prixlm.errors import PrixError
 from prixlm.files import ROW_FORMATS, disk_errors, write_rows
 from prixlm.kb.store import KB
-from prixlm.remote import fetch_file, is_remote, local_copy, uri_of
+from prixlm.remote import is_remote, local_copy, local_source, uri_of
 from prixlm.types import Array, Progress, Query
 
 _PART = 256
@@ -333,14 +333,9 @@ def _write_queries(source: _QueriesFile, num_rows: int, path: Path) -> None:
 @contextlib.contextmanager
 def _open_source(source: Path | str, out: Path) -> Iterator[_QueriesFile]:
     """Yield the file of queries; standard input is first copied to a file beside `out`."""
-    if is_remote(source):
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / Path(source).name
-            fetch_file(source, copy)
-            yield _QueriesFile(copy, uri_of(source))
-        return
     if str(source) != "-":
-        yield _QueriesFile(Path(source), str(source))
+        named = uri_of(source) if is_remote(source) else str(source)
+        yield _QueriesFile(local_source(source), named)
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(

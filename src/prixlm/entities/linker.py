@@ -26,7 +26,7 @@ from prixlm.errors import PrixError
 from prixlm.files import disk_errors, write_rows
 from prixlm.kb.store import KB
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
-from prixlm.remote import local_copy
+from prixlm.remote import local_copy, local_source
 from prixlm.types import Answer, Progress
 
 SCHEMA = pa.schema(
@@ -227,9 +227,9 @@ def _write_lines(lines: list[str], path: Path) -> None:
 
 
 def read_mentions(mentions: Path) -> list[str]:
-    """Return the lines of a file, without white space around them."""
+    """Return the lines of a file, which may be in a store, without white space around them."""
     try:
-        lines = mentions.read_text("utf-8-sig").rstrip("\n").split("\n")
+        lines = local_source(mentions).read_text("utf-8-sig").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PrixError(f"--mentions {mentions} cannot be read as text: {error}.") from None
     if not any(map(str.strip, lines)):

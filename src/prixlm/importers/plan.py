@@ -24,6 +24,7 @@ from prixlm.importers.tables import AUTHORS, TABLES
 from prixlm.importers.wikidata import WIKIDATA
 from prixlm.importers.world import WORLD
 from prixlm.languages import parse_languages
+from prixlm.remote import local_source
 from prixlm.threads import usable_cores
 
 FORMATS = {f.name: f for f in (DBP5L, AUTHORS, WIKIDATA, DBPEDIA, RDF, TABLES, WORLD)}
@@ -81,7 +82,7 @@ def plan_import(
     descriptions: bool = True,
 ) -> Plan:
     """Find the format of the sources and the languages to keep; the options are `import_kb`'s."""
-    paths = [Path(source) for source in sources]
+    paths = [local_source(source) for source in sources]
     if seed < 0:
         raise PrixError(f"--seed {seed}: expected 0 or more.")
     if max_triples is not None and max_triples < 1:

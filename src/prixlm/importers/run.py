@@ -35,7 +35,16 @@ from prixlm.importers.stage import (
     stage_source,
 )
 from prixlm.kb.store import FORMAT, KB, Manifest
-from prixlm.remote import UPLOADING, fetch_file, is_remote, list_names, staged_folder, uri_of
+from prixlm.remote import (
+    UPLOADING,
+    absolute,
+    fetch_file,
+    is_remote,
+    list_names,
+    local_source,
+    staged_folder,
+    uri_of,
+)
 from prixlm.types import Progress
 from prixlm.untrusted import guard_formula, printable
 
@@ -114,7 +123,7 @@ def import_kb(
             if engine is None or engine == EngineConfig():
                 account = _stage(plan, work, strict, report)
             else:
-                load = partial(_load_parsing, [path.resolve() for path in paths], options)
+                load = partial(_load_parsing, [absolute(path) for path in paths], options)
                 account = _stage_in_workers(plan, load, work, engine, strict, progress)
             joins = _join(plan, work, account, memory, report)
             if strict:
@@ -138,7 +147,8 @@ def _import_to_store(
 ) -> KB:
     """Import into a local folder and upload it; a KB whose upload broke is not made again."""
     _check_store(to, overwrite)
-    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in _files(sources)]
+    found = _files([local_source(source) for source in sources])
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found]
     key = [version("prixlm"), files, {**options, "langs": list(options["langs"] or ())}]
     with staged_folder(to, key, fetch=False) as folder:
         if not folder.exists():
