@@ -258,6 +258,9 @@ def test_draws_are_even_and_depend_on_every_value() -> None:
         ({"hide_links": 1.0}, "--hide-links 1.0: expected a share"),
         ({"hide_links": 0.1, "unseen": 0.1}, "--hide-links cannot be combined"),
         ({"hide_links": 0.1, "langs": ("fi",)}, "Leave out --langs"),
+        ({"keep_split": True}, "--keep-split requires --unseen"),
+        ({"keep_split": True, "unseen": 0.1, "resplit": True}, "are opposites"),
+        ({"keep_split": True, "unseen": 0.1, "hide_links": 0.1, "valid": 0.9}, "nothing would be"),
         ({"everywhere": 1.0}, "--everywhere 1.0: expected a share"),
         ({"everywhere": 0.5, "by_concept": True}, "--everywhere and --new cannot be combined"),
         ({"new": 0.5, "unseen": 0.1}, "--everywhere and --new cannot be combined"),
@@ -323,6 +326,61 @@ def test_links_are_withheld_for_whole_concepts(world: KB, tmp_path: Path) -> Non
         split_kb(split, tmp_path / "again", SplitConfig(hide_links=0.2))
     with pytest.raises(PrixError, match="withholds no links"):
         world.withheld_links()
+
+
+def test_a_kept_split_holds_out_concepts_and_links_beside_its_own_facts(
+    world: KB, random_split: KB, tmp_path: Path
+) -> None:
+    config = SplitConfig(keep_split=True, unseen=0.05, valid=0.05, hide_links=0.2)
+    split = split_kb(random_split, tmp_path / "kept", config)
+    before = {mark: facts(random_split, mark) for mark in ("train", "valid", "test", "known")}
+    after = {mark: facts(split, mark) for mark in before}
+    assert after["known"] == before["known"], "no inverse is judged again"
+    assert before["test"] < after["test"] and after["train"] < before["train"]
+    assert after["valid"] <= before["valid"] | before["train"]
+    # What was moved is about concepts that train knows no more, in any language.
+    concept = world.concepts()
+    trained = {int(concept[end]) for _, s, _, o in after["train"] for end in (s, o)}
+    moved = (after["test"] - before["test"]) | (after["valid"] - before["valid"])
+    assert len(moved) > 1000
+    for _, subject, _, object_ in moved:
+        assert concept[subject] not in trained or concept[object_] not in trained
+    # Links are withheld as by --hide-links alone, and a lineage sees that it is another KB.
+    alone = split_kb(random_split, tmp_path / "alone", SplitConfig(hide_links=0.2))
+    for table in ("hidden_links", "links", "entities"):
+        assert split.path(table).read_bytes() == alone.path(table).read_bytes()
+    assert split.manifest.split is not None and split.manifest.split["method"] == "kept"
+    assert split.manifest.split["from"] == random_split.fingerprint()
+    counts = {mark: split.num_triples(split=mark) for mark in after}
+    assert counts == {mark: len(rows) for mark, rows in after.items()}
+
+
+def test_a_kept_split_may_also_remove_the_links_of_unseen_concepts(
+    random_split: KB, tmp_path: Path
+) -> None:
+    config = SplitConfig(keep_split=True, unseen=0.05, links="remove", hide_links=0.2)
+    split = split_kb(random_split, tmp_path / "kept", config)
+    kept = split_kb(random_split, tmp_path / "links", SplitConfig(hide_links=0.2))
+    assert split.path("hidden_links").read_bytes() == kept.path("hidden_links").read_bytes()
+    assert 0 < split.manifest.counts["links"] < kept.manifest.counts["links"]
+    # No entity that is unseen by train has a link left that could name it.
+    assert unseen_triples(split, links=True).num_rows > 1000
+    without_hiding = SplitConfig(keep_split=True, unseen=0.05, links="remove")
+    shown = split_kb(random_split, tmp_path / "shown", without_hiding)
+    assert facts(shown, "train") == facts(split, "train") and not shown.withholds_links
+
+
+def test_a_kept_split_leaves_what_is_not_train_where_only_some_languages_are_tested(
+    random_split: KB, tmp_path: Path
+) -> None:
+    config = SplitConfig(keep_split=True, unseen=0.05, langs=("et",))
+    split = split_kb(random_split, tmp_path / "kept", config)
+    for mark in ("valid", "test"):
+        moved = facts(split, mark) - facts(random_split, mark)
+        assert {lang for lang, *_ in moved} == {"et"}
+        held = {fact for fact in facts(random_split, mark) if fact[0] != "et"}
+        assert held <= facts(split, "valid", "test", "known")
+    assert facts(random_split, "test") <= facts(split, "test")
 
 
 def test_too_few_linked_concepts_to_withhold_are_an_error(toy: KB, tmp_path: Path) -> None:

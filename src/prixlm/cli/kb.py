@@ -156,6 +156,13 @@ def split(
         typer.Option(help="Instead withhold the links of this share of the linked concepts."),
     ] = None,
     langs: Langs = None,
+    keep_split: Annotated[
+        bool,
+        typer.Option(
+            "--keep-split",
+            help="Keep the split that the KB has, and hold out --unseen (and --hide-links) too.",
+        ),
+    ] = False,
     resplit: Annotated[
         bool, typer.Option(help="Ignore the split that the KB already has.")
     ] = False,
@@ -181,6 +188,7 @@ def split(
         hide_links=hide_links,
         links=unseen_links,  # type: ignore[arg-type]  # the config refuses any other word
         langs=None if langs in (None, "all") else parse_codes(langs),
+        keep_split=keep_split,
         resplit=resplit,
         seed=seed,
     )

@@ -13,6 +13,9 @@ A split is a KB folder whose triples are marked. Training reads `train` and noth
   fitted on them too knows entities that were imported without a fact.
 - `hide_links`: the links of whole concepts are withheld, and the triples stay as they are.
   (Half of single withheld links could be inferred through a third language.)
+- `keep_split`: the split that the KB has stays, and `unseen` moves train facts out of it. With
+  `hide_links` beside it, one model can be measured on the KB's own test facts, on unseen subjects
+  and on withheld links.
 
 A true triple that is neither trained on nor tested is marked `known`, because the filter of known
 answers needs it.
@@ -63,7 +66,8 @@ class SplitConfig:
     hide_links: float | None = None  # withhold the links of this share of the linked concepts
     links: Literal["keep", "remove"] = "keep"  # the links of held-out entities
     langs: tuple[str, ...] | None = None  # test in these languages only
-    resplit: bool = False  # allow a KB that is split already
+    keep_split: bool = False  # keep the split that the KB has, and hold out `unseen` beside it
+    resplit: bool = False  # draw again in a KB that is split already
     seed: int = 0  # of the random draw
 
     def __post_init__(self) -> None:
@@ -80,15 +84,20 @@ class SplitConfig:
             raise PrixError("--unseen 0 would hold out nothing: expected a share above 0.")
         if self.hide_links == 0:
             raise PrixError("--hide-links 0 would withhold nothing: expected a share above 0.")
-        if self.hide_links is not None and (self.unseen is not None or self.by_concept):
+        if self.keep_split and self.unseen is None:
+            raise PrixError("--keep-split requires --unseen, which says what else to hold out.")
+        if self.keep_split and self.resplit:
+            raise PrixError("--keep-split and --resplit are opposites. Choose one.")
+        is_redrawn = (self.unseen is not None and not self.keep_split) or self.by_concept
+        if self.hide_links is not None and is_redrawn:
             raise PrixError(
-                "--hide-links cannot be combined with --unseen or --by-concept. Choose one."
+                "--hide-links cannot be combined with --by-concept, and with --unseen only where "
+                "--keep-split is given. Choose one."
             )
         if self.hide_links is not None and self.langs is not None:
             raise PrixError("--hide-links withholds links of all languages. Leave out --langs.")
-        held_out = self.valid + next(
-            share for share in (self.hide_links, self.unseen, self.test) if share is not None
-        )
+        concepts = [share for share in (self.hide_links, self.unseen) if share is not None]
+        held_out = self.valid + max(concepts, default=self.test)
         if held_out >= 1:
             raise PrixError(
                 f"valid and test take {held_out:.0%}: nothing would be left for train. "
@@ -139,16 +148,20 @@ def split_kb(
             if kb.path(table).is_file():
                 shutil.copyfile(kb.path(table), out / f"{table}.parquet")
         concept, counts = kb.concepts(), dict(kb.manifest.counts)
-        if config.hide_links is not None:
-            counts |= _withhold_links(kb, out, concept, config)
-        else:
+        unlinked = np.zeros(len(concept), bool)  # entities that become concepts of their own
+        if config.hide_links is None or config.unseen is not None:
             held_out = _hold_out_concepts(int(concept.max(initial=-1)) + 1, config)
             _assign(kb, scratch / "assigned.parquet", _chooser(kb, concept, held_out, config))
             counts["triples"] = _write_triples(kb, scratch, out, concept, config, memory)
-            unlinked = None
             if held_out is not None and config.links == "remove":
-                unlinked = held_out[concept] != TRAIN
-            counts |= _write_links(kb, out, concept, unlinked)
+                unlinked |= held_out[concept] != TRAIN
+        else:
+            shutil.copyfile(kb.path("triples"), out / "triples.parquet")
+        if config.hide_links is not None:
+            withheld = _choose_withheld(kb, concept, config)[concept]
+            counts["hidden_links"] = _write_hidden_links(kb, out, withheld)
+            unlinked |= withheld != TRAIN
+        counts |= _write_links(kb, out, concept, unlinked)
         origin = {"method": _method(config), "from": kb.fingerprint(), **asdict(config)}
         replaced(kb.manifest, counts=counts, split=origin).write(out)
         publish(out, to)
@@ -218,16 +231,23 @@ def _check(kb: KB, config: SplitConfig) -> None:
             raise PrixError(
                 f"{kb.folder} withholds links already. Pass the KB that it was split from."
             )
-        return
+        if config.unseen is None:
+            return
     if kb.num_triples() == 0:
         raise PrixError(f"{kb.folder} has no triples: there is nothing to split.")
-    if kb.num_triples(split="train") < kb.num_triples() and not config.resplit:
+    is_split = kb.num_triples(split="train") < kb.num_triples()
+    if is_split and not (config.resplit or config.keep_split):
         found = ", ".join(f"{s} {kb.num_triples(split=s):,}" for s in SPLITS)
-        raise PrixError(f"{kb.folder} is split already ({found}). Pass --resplit to draw again.")
+        raise PrixError(
+            f"{kb.folder} is split already ({found}). Pass --resplit to draw again, or "
+            "--keep-split with --unseen to hold out more."
+        )
 
 
 def _method(config: SplitConfig) -> str:
     """Return the name of the split in the manifest."""
+    if config.keep_split:
+        return "kept"
     if config.unseen is not None:
         return "unseen"
     if config.hide_links is not None:
@@ -269,7 +289,8 @@ def _chooser(kb: KB, concept: Array, held_out: Array | None, config: SplitConfig
 
         def by_entity(batch: pa.RecordBatch) -> Array:
             ends = [held_out[concept[np.asarray(batch.column(c))]] for c in ("subject", "object")]
-            return only_tested(batch, np.maximum(*ends))  # TRAIN < VALID < TEST
+            chosen = only_tested(batch, np.maximum(*ends))  # TRAIN < VALID < TEST
+            return _beside_present(batch, chosen) if config.keep_split else chosen
 
         return by_entity
     if config.by_concept:
@@ -306,6 +327,17 @@ def _chooser(kb: KB, concept: Array, held_out: Array | None, config: SplitConfig
 
         return mixed
     return _RandomChooser(kb, config)
+
+
+def _beside_present(batch: pa.RecordBatch, chosen: Array) -> Array:
+    """Return the splits that triples have, with those `chosen` for what is train now, as int8.
+
+    A valid fact becomes a test fact if it is chosen for test: a confidence that is fitted on valid
+    facts must not have seen an entity that is unseen in the test. Nothing else is moved.
+    """
+    present = np.asarray(pc.index_in(batch.column("split"), pa.array(SPLITS, pa.string())))
+    is_moved = (present == TRAIN) | ((present == VALID) & (chosen == TEST))
+    return np.where(is_moved, chosen, present).astype(np.int8)
 
 
 def _draw_new(concept: Array, config: SplitConfig) -> Array:
@@ -380,7 +412,9 @@ def _write_triples(
     """Write all triples in their order, redundant ones of valid and test marked as known.
 
     A triple is redundant if train has its inverse, of any relation. With `by_concept`, an inverse
-    in any language counts. Returns the number of triples by language and split.
+    in any language counts. A split that is kept says itself which triples it tests, and the
+    inverses of facts that `unseen` moves are held out with them: none is redundant. Returns the
+    number of triples by language and split.
     """
     counts: dict[str, dict[str, int]] = {}
     with open_database(scratch, memory) as db:
@@ -401,7 +435,8 @@ def _write_triples(
         db.execute(
             f"CREATE TABLE redundant AS SELECT subject, relation, object FROM "
             f"(SELECT subject, relation, object, {ends} FROM assigned {join} "
-            f"WHERE split IN ({VALID}, {TEST})) t SEMI JOIN trained i ON i.a = t.b AND i.b = t.a"
+            f"WHERE split IN ({VALID}, {TEST}) AND NOT {config.keep_split}) t "
+            "SEMI JOIN trained i ON i.a = t.b AND i.b = t.a"
         )
         query = (
             "SELECT lang, subject, relation, object, CASE WHEN r.subject IS NULL THEN split "
@@ -423,8 +458,8 @@ def _write_triples(
     return counts
 
 
-def _withhold_links(kb: KB, out: Path, concept: Array, config: SplitConfig) -> dict[str, Any]:
-    """Break some concepts up and write the links that they had, as answers of valid and test."""
+def _choose_withheld(kb: KB, concept: Array, config: SplitConfig) -> Array:
+    """Return the split of the links of each concept, TRAIN unless withheld: (concepts,) int8."""
     assert config.hide_links is not None
     # Entities sorted by concept; entities of one concept are adjacent and ordered by language.
     order = np.argsort(concept, kind="stable")
@@ -439,28 +474,34 @@ def _withhold_links(kb: KB, out: Path, concept: Array, config: SplitConfig) -> d
             f"{kb.folder} has {len(linked)} linked concepts: too few to withhold the links of "
             f"{config.hide_links:.0%} of them. Pass a larger --hide-links."
         )
-    chosen = np.full(len(is_linked), TRAIN, np.int8)  # the split of each concept
+    chosen = np.full(len(is_linked), TRAIN, np.int8)
     chosen[linked[:num_test]] = TEST
     chosen[linked[num_test : num_test + num_valid]] = VALID
-    shutil.copyfile(kb.path("triples"), out / "triples.parquet")
+    return chosen
+
+
+def _write_hidden_links(kb: KB, out: Path, withheld: Array) -> int:
+    """Write the links that concepts had, as answers of valid and test; return their number.
+
+    withheld: (num_entities,) int8, the split of the links of each entity, TRAIN unless withheld.
+    """
     with write_table(out, "hidden_links") as table:
         # Both ends of a pair are of one concept, so either gives its split.
         for batch in kb.link_pairs():
             a, b = np.asarray(batch.column(0)), np.asarray(batch.column(1))
-            splits = chosen[concept[a]]
+            splits = withheld[a]
             rows = splits != TRAIN
             names = pa.array(SPLITS, pa.string()).take(pa.array(splits[rows]))
             table.write(a=a[rows], b=b[rows], split=names)
-    withheld = {"hidden_links": table.num_rows}
-    return withheld | _write_links(kb, out, concept, chosen[concept] != TRAIN)
+    return table.num_rows
 
 
-def _write_links(kb: KB, out: Path, concept: Array, unlinked: Array | None) -> dict[str, Any]:
-    """Write the entities and links of the split, and return their counts.
+def _write_links(kb: KB, out: Path, concept: Array, unlinked: Array) -> dict[str, Any]:
+    """Write the entities and links of the split, and return the counts that changed.
 
-    unlinked: (num_entities,) bool, entities that become concepts of their own; None for none.
+    unlinked: (num_entities,) bool, entities that become concepts of their own.
     """
-    if unlinked is None:
+    if not unlinked.any():
         for table in ("entities", "links"):
             shutil.copyfile(kb.path(table), out / f"{table}.parquet")
         return {}
