@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from prixlm import KB, import_kb
+from prixlm.rankers.base import Answered, GivenPairs, PairRanker, Queries
 from prixlm.rankers.features import CONTEXT, CandidateFinder, Candidates, view_of
 from prixlm.rankers.heldout import HeldOut, read_facts
 from prixlm.rankers.links import RelatedPairs
@@ -34,6 +35,29 @@ def test_candidates_are_all_that_any_ranker_lists(
     pairs = {pair for x in lists for pair in zip(x.owners(), x.entity, strict=True)}
     found = list(zip(candidates.owner, candidates.entity, strict=True))
     assert found == sorted(pairs)
+
+
+def test_rankers_are_asked_by_their_turn_wherever_their_features_stand(
+    chain: KB, facts: HeldOut, candidates: Candidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = Guess(chain, 0), RelatedPairs(chain), Guess(chain, 1)
+    asked: list[tuple[str, int]] = []
+    ask = PairRanker.ask
+
+    def recorded(ranker: PairRanker, queries: Queries, k: int, given: GivenPairs) -> Answered:
+        asked.append((ranker.name, len(given[0])))
+        return ask(ranker, queries, k, given)
+
+    monkeypatch.setattr(PairRanker, "ask", recorded)
+    first.turn, third.turn = 1, 2
+    CandidateFinder(chain, [first, second, third], depth=5).find(facts.queries)
+    names = [name for name, _ in asked]
+    assert names == [second.name, first.name, third.name]
+    given = [number for _, number in asked]
+    assert given[0] == 0 < given[1] < given[2], "the last knows what all others list"
+    first.turn = 0
+    same = CandidateFinder(chain, [first, second], depth=5).find(facts.queries)
+    assert np.array_equal(same.matrix(), candidates.matrix(), equal_nan=True)
 
 
 def test_the_languages_of_subject_and_candidate_are_counted(

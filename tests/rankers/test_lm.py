@@ -14,7 +14,9 @@ from prixlm.decoding.reader import Reader
 from prixlm.decoding.search import Rank, score_all
 from prixlm.rankers import lm
 from prixlm.rankers.base import read_triples
+from prixlm.rankers.features import CandidateFinder
 from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.links import UsualObjects
 from prixlm.rankers.lm import ModelRanker, ReadingRanker
 from tests.rankers.conftest import import_tables, random_completer
 
@@ -162,6 +164,32 @@ def test_examples_are_train_facts_of_the_relation_and_not_of_the_subject(
             assert (s, relation, o) in train and subject not in (s, o)
     alone = queries.select(np.array([3]))
     assert reading._questions(alone) == questions[3:4], "other queries change nothing"
+
+
+def test_a_fused_reader_scores_all_that_others_propose(reading: ReadingRanker, towns: KB) -> None:
+    queries, usual = read_facts(towns, "en").queries, UsualObjects(towns)
+    for rankers in ([usual, reading], [reading, usual]):  # whatever the order of the features
+        candidates = CandidateFinder(towns, rankers, depth=20).find(queries)
+        own = set(zip(*reading.scored(queries)[:2], strict=True))
+        proposed = set(zip(candidates.owner, candidates.entity, strict=True)) - own
+        assert proposed, "it scores three of the four countries by itself"
+        assert np.isfinite(candidates.views[rankers.index(reading)].score).all()
+
+
+def test_a_fused_model_is_asked_once_wherever_its_features_stand(
+    nordic: KB, nordic_completer: Completer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, usual = read_facts(nordic, "en").queries, UsualObjects(nordic)
+    model = ModelRanker(nordic_completer, search="beam")
+    before = CandidateFinder(nordic, [model, usual], depth=2).find(queries)
+
+    def second_pass(*_: object) -> None:
+        raise AssertionError("it was asked before it knew what others list")
+
+    monkeypatch.setattr(model, "scores", second_pass)
+    after = CandidateFinder(nordic, [usual, model], depth=2).find(queries)
+    assert np.array_equal(after.entity, before.entity)
+    assert np.array_equal(after.views[1].score, before.views[0].score)
 
 
 def test_a_reader_keeps_the_protocol(reading: ReadingRanker, towns: KB) -> None:

@@ -108,6 +108,7 @@ def test_trained_rankers_are_loaded_and_identify_the_suite(
 def test_a_reader_takes_part_as_the_last_ranker(nordic: KB, families: dict[str, Path]) -> None:
     suite = load_suite(nordic, reader=families["gemma"])
     assert suite.reader is not None and suite.rankers[-1].name == "reader"
+    assert suite.reader.turn == max(ranker.turn for ranker in suite.rankers), "it is asked last"
     assert suite.identity and suite.identity != load_suite(nordic).identity
     assert suite.reading(nordic, ("train", "test")).reader is suite.reader
 

@@ -108,6 +108,7 @@ class Ranker(Protocol):
 
     name: str  # as in tables and manifests
     max_rank: int  # the largest rank that `ranks` returns exactly; higher ones are infinity
+    turn: int = 0  # a fusion asks those with a higher one later, and gives them what others list
 
     def best(self, queries: Queries, k: int) -> Ranked:
         """Return the k best objects of each query; fewer if it has a score for fewer."""

@@ -138,21 +138,28 @@ class CandidateFinder:
 
     def find(self, queries: Queries) -> Candidates:
         """Return all objects that any ranker lists among its best `depth`."""
-        # The union of all lists, sorted by query and entity: a packed key per candidate. Rankers
-        # are asked in reverse, so that the model, which is the first and the most costly, knows
-        # what all others list and scores it on the way.
-        answered: list[Answered] = []
+        # The union of all lists, sorted by query and entity: a packed key per candidate.
+        answered: dict[int, Answered] = {}  # by the ranker's place in the order of the features
         keys = np.zeros(0, np.int64)
-        for ranker in reversed(self.rankers):
-            answered.append(ranker.ask(queries, self.depth, split_keys(keys)))
-            ranked = answered[-1].ranked
+        for place in self._turns():
+            answered[place] = self.rankers[place].ask(queries, self.depth, split_keys(keys))
+            ranked = answered[place].ranked
             keys = np.union1d(keys, pair_keys(ranked.owners(), ranked.entity))
         owner, entity = split_keys(keys)
         views = []
-        for answer in reversed(answered):  # each also scores what only the others list
+        for _, answer in sorted(answered.items()):  # each also scores what only the others list
             score = answer.scores(owner, entity).astype(float)
             views.append(view_of(score, owner, len(queries)))
         return Candidates(owner, entity, self.context.describe(queries, owner, entity), views)
+
+    def _turns(self) -> list[int]:
+        """Return the places of the rankers in the order of asking, which is not their own.
+
+        Models, which are costly, come last, wherever their features stand: they know what all
+        others list, and score it on the way.
+        """
+        places = range(len(self.rankers))
+        return sorted(places, key=lambda place: (self.rankers[place].turn, -place))
 
 
 class Context:

@@ -81,6 +81,7 @@ class ModelRanker(Ranker):
     """The decoder of a Prix-LM, asked with entity and relation ids."""
 
     beam: int = 50  # unfinished names per step of a beam search, the paper's K
+    turn = 1  # its search scores what is given on the way
 
     def __init__(
         self,
@@ -331,6 +332,7 @@ class ReadingRanker(PairRanker):
     fact about the subject itself is never one of them.
     """
 
+    turn = 2  # the most costly, by far: it reads each question once, for all that is proposed
     num_examples: int = 4
     num_candidates: int = 64  # scored for each query
 
