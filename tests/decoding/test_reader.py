@@ -10,6 +10,8 @@ import torch
 from prixlm import KB, PrixError
 from prixlm.decoding import reader as module
 from prixlm.decoding.reader import Question, Reader
+from prixlm.lm.bases import base_fingerprint
+from prixlm.lm.model import PrixLM
 from prixlm.lm.token_cache import encode_names
 
 
@@ -85,6 +87,27 @@ def test_scores_are_kept_and_only_new_ones_are_read(
     assert read == [1]
     other = [Question(france, "capital", ((finland, paris),))]
     assert again.scores("en", other, owner[:1], np.array([paris])) != first[:1]
+
+
+def test_models_of_equal_weights_and_other_masks_keep_scores_apart(
+    families: dict[str, Path], shared_toy: KB, tmp_path: Path
+) -> None:
+    """As the untrained checkpoints of two runs are, with `--prefix own` and `both`."""
+    finland, france, helsinki, paris = find(
+        shared_toy, "en", "Finland", "France", "Helsinki", "Paris"
+    )
+    question = [Question(france, "capital", ((finland, helsinki),))]
+    scores = {}
+    for prefix in ("own", "both"):
+        base = PrixLM.from_base(families["gemma"], shared_toy.languages, prefix=prefix)
+        with torch.no_grad():  # far from uniform
+            for parameter in base.backbone.parameters():
+                parameter.mul_(2.0)
+        base.save(tmp_path / prefix)
+        found = Reader(shared_toy, tmp_path / prefix)
+        scores[prefix] = found.scores("en", question, np.zeros(1, np.int64), np.array([paris]))
+    assert base_fingerprint(tmp_path / "own") == base_fingerprint(tmp_path / "both")
+    assert abs(scores["own"] - scores["both"]) > 1e-6
 
 
 def test_a_kb_that_cannot_be_written_keeps_scores_in_memory(

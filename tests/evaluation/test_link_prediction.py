@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from prixlm import KB, EngineConfig, PrixError
+from prixlm import KB, EngineConfig, PrixError, SplitConfig, split_kb
 from prixlm.evaluation import link_prediction
 from prixlm.evaluation.link_prediction import (
     EvaluateConfig,
@@ -19,9 +19,12 @@ from prixlm.evaluation.link_prediction import (
     figures_by_relation,
     rank_facts,
 )
+from prixlm.lm.lineage import Lineage
+from prixlm.lm.model import PrixLM
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.links import MergedLookup
+from prixlm.rankers.suite import load_suite
 from prixlm.reports.ranks import compare_ranks
 
 
@@ -146,6 +149,26 @@ def test_a_beam_is_told_apart_from_exact_ranks(numbered: KB, model: Path) -> Non
     (relation,) = values["relations"]["links: pairs"].values()
     assert relation["mrr"] is not None
     assert evaluation.tables()[-1].cells(next(iter(evaluation.relations[beam.title])))[2] == "–"
+
+
+def test_a_model_that_was_trained_on_the_test_facts_is_refused(
+    numbered: KB, model: Path, families: dict[str, Path], tmp_path: Path
+) -> None:
+    unseen = SplitConfig(unseen=0.2, valid=0.2, resplit=True)
+    split = split_kb(numbered, tmp_path / "split", unseen)
+    with pytest.raises(PrixError, match="Prix-LM all was trained on the KB that .*split is a split"):
+        evaluate_rankers(split, EvaluateConfig(models=(model,), most=2))
+    base = PrixLM.from_base(families["gemma"], numbered.languages)
+    lineage = Lineage(kb_fingerprint=numbered.fingerprint())
+    base.settings = dataclasses.replace(base.settings, lineage=lineage)
+    base.save(tmp_path / "read")
+    with pytest.raises(PrixError, match="reader read was trained on the KB that"):
+        evaluate_rankers(split, EvaluateConfig(readers=(tmp_path / "read",), most=2))
+    with pytest.raises(PrixError, match="the reader was trained on the KB that"):
+        load_suite(split, reader=tmp_path / "read")
+    # Links alone are withheld: its test facts are still unknown to the model.
+    withheld = split_kb(numbered, tmp_path / "withheld", SplitConfig(hide_links=0.2))
+    assert evaluate_rankers(withheld, EvaluateConfig(models=(model,), most=2)).results
 
 
 def test_rankers_can_be_left_out_of_the_rows_and_of_the_fusion(numbered: KB) -> None:

@@ -59,6 +59,25 @@ def test_a_model_of_a_split_may_answer_about_the_whole(shared_toy: KB, split: KB
         Lineage(kb_fingerprint=own).check_unseen_facts(shared_toy, "the model")
 
 
+def test_a_model_is_not_measured_on_facts_that_it_was_trained_on(
+    shared_toy: KB, split: KB, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, parent = split.fingerprint(), shared_toy.fingerprint()
+    for lineage in (Lineage(kb_fingerprint=parent), Lineage(kb_fingerprint=own, earlier_kbs=[parent])):
+        with pytest.raises(PrixError, match=r"^Prix-LM all was trained on the KB that .* asked for"):
+            lineage.check_tested_facts(split, "Prix-LM all")
+    with caplog.at_level(logging.WARNING):
+        # One of the split itself, and one that says nothing, such as the authors'.
+        Lineage(kb_fingerprint=own, links_of_kb=own).check_tested_facts(split, "ours")
+        Lineage().check_tested_facts(split, "theirs")
+        # Where links alone are withheld, train is that of the KB.
+        withheld = split_kb(split, tmp_path / "kb", SplitConfig(hide_links=0.9, valid=0.0))
+        Lineage(kb_fingerprint=own).check_tested_facts(withheld, "ours")
+        assert not caplog.records
+        Lineage(kb_fingerprint="other").check_tested_facts(split, "Prix-LM other")
+    assert "Prix-LM other was trained on another KB, perhaps on the held-out facts" in caplog.text
+
+
 def test_a_model_that_saw_the_withheld_links_is_refused(shared_toy: KB, split: KB) -> None:
     parent = shared_toy.fingerprint()
     for lineage in (

@@ -40,7 +40,8 @@ from prixlm.decoding.walk import score_nodes
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 from prixlm.lm.bases import base_fingerprint
-from prixlm.lm.model import PrixLM
+from prixlm.lm.lineage import Lineage
+from prixlm.lm.model import SETTINGS, PrixLM, read_settings
 from prixlm.lm.token_cache import encode_names, make_ragged, word_space
 from prixlm.lm.trim import pieces_to_keep
 from prixlm.types import Array, Progress
@@ -75,6 +76,12 @@ class Reader:
         self.kb = kb
         self.model = _load(kb, base)
         self.fingerprint = base_fingerprint(base)
+        self.lineage = Lineage()  # of a base that no KB was used for
+        if (Path(base) / SETTINGS).is_file():
+            # Two Prix-LMs may have equal weights and other masks, and so other scores.
+            settings = read_settings(Path(base))
+            self.fingerprint += f" {settings.mask}"
+            self.lineage = settings.lineage
         tokenizer = self.model.encoder.tokenizer
         self.space = word_space(tokenizer)
         self._comma, self._colon = encode_names(tokenizer, [",", ":"])

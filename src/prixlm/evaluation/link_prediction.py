@@ -482,15 +482,19 @@ def _rankers(
         for folder in config.graphs
     ]
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
-    others += [
+    readers = [
         ReadingRanker(kb, Reader(kb, folder), name=f"reader {folder.name}", progress=progress)
         for folder in config.readers
     ]
+    for model in models:  # graphs and baselines were checked when they were loaded
+        model.model.settings.lineage.check_tested_facts(kb, model.name)
+    for reader in readers:
+        reader.reader.lineage.check_tested_facts(kb, reader.name)
     untrained: dict[str, Ranker] = {
         key: make(kb, ("train",)) for key, make in UNTRAINED.items() if key not in config.without
     }
     usual = untrained.pop("usual")  # the reference: it says nothing about a subject
-    trained = [*models, *graphs, *others]
+    trained = [*models, *graphs, *others, *readers]
     rankers = [usual, *untrained.values(), *trained]
     if config.fuse:
         lookup = untrained.get("lookup") or UNTRAINED["lookup"](kb, ("train",))

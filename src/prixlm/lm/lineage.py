@@ -19,6 +19,8 @@ from prixlm.errors import PrixError
 from prixlm.kb.store import KB
 
 logger = logging.getLogger(__name__)
+_SAME_TESTS = ("hidden-links", "unsplit")
+"""Methods of splits that hold out no fact which the KB they were made from has in train."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,29 @@ class Lineage:
             f"{what} was trained on another KB than {kb.folder}, perhaps on the facts that its "
             f"confidence would be fitted on. Train one on {kb.folder} alone."
         )
+
+    def check_tested_facts(self, kb: KB, what: str) -> None:
+        """Refuse a model that was trained on the held-out facts of a split; warn if unsure.
+
+        For measuring, where a model of another KB, or one that says nothing about its training, is
+        welcome. what: names the model in the error.
+        """
+        split = kb.manifest.split or {}
+        harmless = {kb.fingerprint()}
+        if split.get("method") in _SAME_TESTS:
+            harmless.add(str(split.get("from")))
+        elif _parent(kb) in self.kbs:
+            raise PrixError(
+                f"{what} was trained on the KB that {kb.folder} is a split of, and so on the held "
+                "out facts that it would be asked for. Train one on the split itself."
+            )
+        if set(self.kbs) - harmless:
+            logger.warning(
+                "%s was trained on another KB, perhaps on the held-out facts of %s. Its figures "
+                "mean nothing if it was.",
+                what,
+                kb.folder,
+            )
 
     def check_unseen_links(self, kb: KB, what: str) -> None:
         """Refuse a model that was trained on the withheld links of a split; warn if unsure.

@@ -139,7 +139,7 @@ def load_suite(
     """Open a Prix-LM, a graph embedding and a reader, if given, and make the links and rules.
 
     A model or an embedding that was trained on another KB is refused: it may know the facts that a
-    confidence is fitted on. A reader is a base that no KB was used for; it reads train facts.
+    confidence is fitted on. So is such a reader; a base that no KB was used for is welcome.
     open_world: the graph also ranks objects without facts, by their names.
     split: a split of `kb`, whose models are welcome too.
     """
@@ -166,6 +166,8 @@ def load_suite(
     if reader is not None:
         # Train facts alone are its examples, so that its scores mean the same wherever it is asked.
         reading = ReadingRanker(kb, Reader(kb, reader), name=READER_NAME, progress=progress)
+        if reading.reader.lineage.kbs:  # it is a Prix-LM
+            reading.reader.lineage.check_unseen_facts(kb, "the reader", split)
         identity.append(reading.identity)
     rankers = model_ranker, graph_ranker, reading
     return make_suite(
