@@ -64,7 +64,8 @@ def test_sentence_transformers_gives_the_same_vectors(
     """A decoder is read causally there, so that only its last state has seen the name."""
     from sentence_transformers import SentenceTransformer
 
-    encoder = EntityEncoder.load(families[base], EncoderSettings(pooling=pooling, max_tokens=10))
+    settings = EncoderSettings(pooling=pooling, max_tokens=10)
+    encoder = EntityEncoder.load(families[base], settings, spaced=False)
     assert encoder.is_read_by_others_alike
     encoder.save(tmp_path / "encoder")
     theirs = SentenceTransformer(str(tmp_path / "encoder"), device="cpu")
@@ -93,10 +94,29 @@ def test_the_family_decides_which_state_stands_for_a_name(
         encoder = EntityEncoder.load(folder)
         is_decoder = kind in ("gemma", "qwen", "llama")
         assert encoder.settings.pooling == ("last" if is_decoder else "first")
-        assert encoder.is_read_by_others_alike
+        assert encoder.is_read_by_others_alike != is_decoder, "others add no space"
     encoder = EntityEncoder.load(families["gemma"], EncoderSettings(pooling="first"))
     encoder.save(tmp_path / "encoder")
     assert EntityEncoder.load(tmp_path / "encoder").settings.pooling == "first"
+
+
+@pytest.mark.parametrize("kind", ["gemma", "qwen", "llama", "xlmr"])
+def test_a_base_reads_names_as_what_is_pretrained_on_it(
+    kind: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    """So that a base and a Prix-LM can be compared: both after a space, if they are decoders."""
+    pretrained = PrixLM.from_base(families[kind], ["en"], spaced=True)  # as `pretrain` begins
+    pretrained.save(tmp_path / "model")
+    after = EntityEncoder.load(tmp_path / "model")
+    before = EntityEncoder.load(families[kind])
+    np.testing.assert_allclose(before.encode(NAMES), after.encode(NAMES), atol=1e-6)
+    plain = EntityEncoder.load(families[kind], spaced=False)
+    is_decoder = kind != "xlmr"
+    assert (np.abs(plain.encode(NAMES) - before.encode(NAMES)).max() > 1e-3) == is_decoder
+    # A folder says itself how its names are read.
+    plain.save(tmp_path / "plain")
+    again = EntityEncoder.load(tmp_path / "plain")
+    np.testing.assert_array_equal(again.encode(NAMES), plain.encode(NAMES))
 
 
 def test_a_saved_encoder_is_the_same_and_still_a_prix_lm(

@@ -110,6 +110,20 @@ def test_a_stopped_run_resumes_as_if_it_had_not_been_stopped(
         mirror(bases["xlmr"], tmp_path / "parts", config)  # other words in the file
 
 
+def test_names_of_a_decoder_have_a_space_unless_it_is_left_out(
+    families: dict[str, Path], config: MirrorConfig, tmp_path: Path
+) -> None:
+    made = {}
+    for space in (True, False):
+        few = dataclasses.replace(config, space=space, epochs=1)
+        made[space] = mirror(families["gemma"], tmp_path / str(space), few)
+        settings = EntityEncoder.load(tmp_path / str(space)).model.settings
+        assert settings.space == space
+    assert made[False].is_read_by_others_alike and not made[True].is_read_by_others_alike
+    with pytest.raises(PrixError, match="checkpoint of another run"):
+        mirror(families["gemma"], tmp_path / "True", dataclasses.replace(config, space=False))
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_two_views_of_a_word_differ_in_training_only(kind: str, families: dict[str, Path]) -> None:
     """Newer families have no dropout of their own, so that both views would be the same."""

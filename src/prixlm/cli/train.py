@@ -243,6 +243,10 @@ def mirror(
         str | None,
         typer.Option(help="first (the state at <s>), mean or last; by default, last for decoders."),
     ] = None,
+    space: Annotated[
+        bool | None,
+        typer.Option(help="Read names of a base that is a decoder after a space; default yes."),
+    ] = None,
     precision: _Precision = None,
     seed: Seed = None,
     as_json: Json = False,
@@ -271,6 +275,7 @@ def mirror(
                 "number": number,
                 "epochs": epochs,
                 "batch": batch,
+                "space": space,
             },
             "training": {"lr": lr, "precision": precision, "seed": seed},
             "encoder": {"pooling": pooling},

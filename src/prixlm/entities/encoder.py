@@ -8,7 +8,7 @@ A name is read as `<s> name </s>` in both directions. Its vector is the last lay
 A decoder is read as it was pretrained, and its state at the end is taken (pooling `last`).
 Any Prix-LM or base folder can be an encoder; `mirror` trains a good one. A saved encoder is
 a Prix-LM folder that `SentenceTransformer(folder)` loads too, with the same vectors, unless it is
-a decoder that is read in both directions or was trained on names after a space.
+a decoder that is read in both directions or reads names after a space.
 
 Dimension letters: N names, B names in one pass, L tokens of the longest of them, H width, T states.
 """
@@ -84,10 +84,13 @@ class EntityEncoder:
         self.padding = model.encoder.padding
 
     @classmethod
-    def load(cls, folder: Path | str, settings: EncoderSettings | None = None) -> "EntityEncoder":
+    def load(
+        cls, folder: Path | str, settings: EncoderSettings | None = None, *, spaced: bool = True
+    ) -> "EntityEncoder":
         """Load a saved encoder, a Prix-LM, or a base model (a folder, or a name on the hub).
 
-        settings: replace those of the folder.
+        settings: replace those of the folder. spaced: read names of a base that is a decoder after
+        a space, as `pretrain` does, so that it can be compared with what was made of it.
         """
         # Workers of other machines fetch a remote folder themselves.
         source = folder if is_remote(folder) else None
@@ -98,7 +101,7 @@ class EntityEncoder:
                 settings = EncoderSettings(**read_json(path / _SETTINGS))
             except (OSError, ValueError, TypeError) as error:
                 raise PrixError(f"{path / _SETTINGS} cannot be read: {error}.") from None
-        encoder = cls(load_model(folder), settings)
+        encoder = cls(load_model(folder, spaced=spaced), settings)
         if path.is_dir() and not is_changed:
             encoder.folder = path.resolve() if source is None else Path(source)
         return encoder
@@ -235,11 +238,14 @@ class EntityEncoder:
         return ids
 
 
-def load_model(folder: Path | str) -> PrixLM:
-    """Load a Prix-LM, or a base model (a folder, or a name on the hub), onto the GPU if any."""
+def load_model(folder: Path | str, *, spaced: bool = False) -> PrixLM:
+    """Load a Prix-LM, or a base model (a folder, or a name on the hub), onto the GPU if any.
+
+    spaced: of a base (see `PrixLM.from_base`); a Prix-LM says itself how it reads names.
+    """
     path = Path(folder)
     is_ours = (path / SETTINGS).exists() or (path / "checkpoints").is_dir()
-    model = PrixLM.load(path) if is_ours else PrixLM.from_base(folder, ())
+    model = PrixLM.load(path) if is_ours else PrixLM.from_base(folder, (), spaced=spaced)
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 

@@ -68,6 +68,7 @@ class MirrorConfig:
     batch: int = 128  # pairs
     temperature: float = 0.2  # of the contrastive loss
     dropout: float = 0.1  # for a base without any of its own, such as Gemma
+    space: bool = True  # read names of a base that is a decoder after a space, as pretraining does
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
@@ -119,6 +120,7 @@ class MirrorConfig:
         """Return a hash of everything that decides the result of a run on any base."""
         values = dataclasses.asdict(self)
         del values["dropout"]  # `mirror` adds it for the bases that it is used for
+        del values["space"]  # in the fingerprint of the base
         # None is in the fingerprint of the base, as what its family gets.
         values["encoder"]["pooling"] = self.encoder.pooling or "first"
         for name in NOT_IN_FINGERPRINT:
@@ -152,7 +154,7 @@ def mirror(
         raise PrixError("positives `links` requires a KB: pass one, or use words.")
     _check_folder(to, Path(base))
     # A checkpoint is resumed only by a run with the same start, settings and links.
-    start = EntityEncoder.load(base, config.encoder)
+    start = EntityEncoder.load(base, config.encoder, spaced=config.space)
     origin: dict[str, Any] = {"base": start.fingerprint(), "config": config.fingerprint()}
     origin |= {} if linked_kb is None else {"KB": linked_kb.fingerprint()}
     # A word under dropout is two views; without any, both would be the same.
