@@ -63,8 +63,13 @@ def test_a_model_is_not_measured_on_facts_that_it_was_trained_on(
     shared_toy: KB, split: KB, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own, parent = split.fingerprint(), shared_toy.fingerprint()
-    for lineage in (Lineage(kb_fingerprint=parent), Lineage(kb_fingerprint=own, earlier_kbs=[parent])):
-        with pytest.raises(PrixError, match=r"^Prix-LM all was trained on the KB that .* asked for"):
+    for lineage in (
+        Lineage(kb_fingerprint=parent),
+        Lineage(kb_fingerprint=own, earlier_kbs=[parent]),
+    ):
+        with pytest.raises(
+            PrixError, match=r"^Prix-LM all was trained on the KB that .* asked for"
+        ):
             lineage.check_tested_facts(split, "Prix-LM all")
     with caplog.at_level(logging.WARNING):
         # One of the split itself, and one that says nothing, such as the authors'.
