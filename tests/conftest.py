@@ -262,6 +262,7 @@ def bases(
 
 FAMILIES = ["xlmr", "mbert", "gemma", "qwen", "llama", "modernbert", "eurobert"]
 """Every family of base models; `families` has a tiny folder of each."""
+DECODERS = ["gemma", "qwen", "llama"]
 
 
 @pytest.fixture(scope="session")

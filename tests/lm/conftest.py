@@ -6,7 +6,7 @@ import pytest
 
 from prixlm import KB, import_kb
 from prixlm.lm.model import PrixLM
-from tests.conftest import FAMILIES
+from tests.conftest import DECODERS, FAMILIES
 
 
 @pytest.fixture(scope="session", params=FAMILIES)
@@ -19,6 +19,16 @@ def kind(request: pytest.FixtureRequest) -> str:
 def model(kind: str, families: dict[str, Path], shared_toy: KB) -> PrixLM:
     """A model of random weights for the toy KB; shared, so tests must not change it."""
     return PrixLM.from_base(families[kind], shared_toy.languages).eval()
+
+
+@pytest.fixture(scope="session", params=[*FAMILIES, *(f"{decoder} both" for decoder in DECODERS)])
+def any_model(request: pytest.FixtureRequest, families: dict[str, Path], shared_toy: KB) -> PrixLM:
+    """As `model`, and decoders that read the prefix in both directions; not to be changed."""
+    kind, *both = str(request.param).split()
+    prefix = "both" if both else "own"
+    model = PrixLM.from_base(families[kind], shared_toy.languages, prefix=prefix).eval()
+    assert (model.settings.mask == "causal") == (kind in DECODERS and not both)
+    return model
 
 
 @pytest.fixture(scope="session")
