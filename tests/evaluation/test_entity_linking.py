@@ -1,6 +1,7 @@
 """Entity linking: ranks, files, the links that a split withholds, and the tables."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from prixlm.evaluation.entity_linking import (
     withheld_tasks,
 )
 from prixlm.evaluation.trained import single_settings
+from prixlm.reports.kept import Kept
 from prixlm.training.pretrain import pretrain
 from prixlm.training.sampler import Links
 from tests.evaluation.conftest import TINY
@@ -104,6 +106,40 @@ def test_linkers_that_read_unlike_their_base_are_refused(tmp_path: Path) -> None
     decoder = save_trimmed(tmp_path / "c", ["Turku", "Oslo"], ["Abo"], ["en"])
     with pytest.raises(PrixError, match="1 of 1 mentions of fi, asked of translate"):
         evaluate_linking(tasks, [Translation(decoder, kb, "en")])
+
+
+def test_what_was_measured_of_the_same_encoder_and_links_is_kept(
+    toy_split: KB, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "xel-parts.jsonl"
+    folder = shutil.copytree(bases["xlmr"], tmp_path / "encoder")
+    first = evaluate_withheld_links(toy_split, [folder], kept=Kept(path))
+    assert list(first[0].rows) == [*SPELLED, "encoder"]
+
+    asked: list[tuple[str, int]] = []
+    ranks = Scorer.ranks
+
+    def counted(scorer: Scorer, task: LinkingTask, lang: str) -> np.ndarray:
+        asked.append((lang, len(task.mentions)))
+        return ranks(scorer, task, lang)
+
+    monkeypatch.setattr(Scorer, "ranks", counted)
+    again = evaluate_withheld_links(toy_split, [folder], kept=Kept(path))
+    assert asked == [] and [t.rows for t in again] == [t.rows for t in first]
+    # Fewer mentions are another task, and other weights under the same name another encoder.
+    evaluate_withheld_links(toy_split, [folder], langs=["fi"], most=1, kept=Kept(path))
+    assert asked == [("fi", 1)] * 5
+    asked.clear()
+    shutil.rmtree(folder)
+    shutil.copytree(bases["mbert"], folder)
+    evaluate_withheld_links(toy_split, [folder], langs=["fi"], kept=Kept(path))
+    assert len(asked) == 1
+    # A row that says nothing of itself is measured in any case.
+    more = FuzzyScorer()
+    more.name = "another"
+    evaluate_withheld_links(toy_split, [], langs=["fi"], more=[more], kept=Kept(path))
+    evaluate_withheld_links(toy_split, [], langs=["fi"], more=[more], kept=Kept(path))
+    assert len(asked) == 3
 
 
 def test_strings_alike_are_near(bases: dict[str, Path]) -> None:

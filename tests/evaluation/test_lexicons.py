@@ -1,6 +1,8 @@
 """Bilingual lexicon induction: files, ranks by CSLS and by spelling, and the tables."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from prixlm import KB, PrixError, import_kb
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.spelling import HASHED_GRAMS, SPELLINGS
+from prixlm.evaluation import lexicons
 from prixlm.evaluation.lexicons import (
     Dictionary,
     count_overlap,
@@ -19,6 +22,8 @@ from prixlm.evaluation.lexicons import (
     read_dictionary,
     read_folder,
 )
+from prixlm.reports.kept import Kept
+from prixlm.reports.tables import ResultTable
 from tests.trimmed import save_trimmed
 
 Array = np.ndarray
@@ -70,6 +75,38 @@ def test_an_encoder_that_reads_the_words_unlike_its_base_is_refused(tmp_path: Pa
     trimmed = EntityEncoder.load(save_trimmed(tmp_path / "b", sources, targets))
     with pytest.raises(PrixError, match=r"60 of 60 target words of en-it, asked of trimmed"):
         evaluate_lexicons({"whole": whole, "trimmed": trimmed}, {"en-it": (dictionary, None)})
+
+
+def test_what_was_measured_of_the_same_encoder_and_words_is_kept(
+    bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, test = tmp_path / "train", tmp_path / "test"
+    train.write_text("".join(f"{a}{b}\t{b}{a}\n" for a in "abcdef" for b in "ghijk"))
+    test.write_text("ab\tba\nbc\tcb\n")
+    folder = shutil.copytree(bases["xlmr"], tmp_path / "encoder")
+    path = tmp_path / "bli-parts.jsonl"
+
+    def evaluate() -> list[ResultTable]:
+        return evaluate_dictionary_files([folder], [train], [test], kept=Kept(path))
+
+    first = evaluate()
+    measured: list[Any] = []
+    induce_one = lexicons._induce
+
+    def counted(by: Any, *rest: Any) -> dict[str, Any]:
+        measured.append(by)
+        return induce_one(by, *rest)
+
+    monkeypatch.setattr(lexicons, "_induce", counted)
+    assert [table.rows for table in evaluate()] == [table.rows for table in first]
+    assert measured == []
+    shutil.rmtree(folder)
+    shutil.copytree(bases["mbert"], folder)
+    evaluate()
+    assert len(measured) == 1, "another encoder under the same name"
+    test.write_text("ab\tba\n")
+    evaluate()
+    assert len(measured) == 1 + len(first[0].rows), "other words"
 
 
 def test_spelling_finds_what_is_written_alike() -> None:

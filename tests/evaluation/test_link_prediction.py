@@ -21,9 +21,10 @@ from prixlm.evaluation.link_prediction import (
 )
 from prixlm.lm.lineage import Lineage
 from prixlm.lm.model import PrixLM
+from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.heldout import read_facts
-from prixlm.rankers.links import MergedLookup
+from prixlm.rankers.links import MergedLookup, WhereUnstated
 from prixlm.rankers.suite import load_suite
 from prixlm.reports.ranks import compare_ranks
 
@@ -156,7 +157,7 @@ def test_a_model_that_was_trained_on_the_test_facts_is_refused(
 ) -> None:
     unseen = SplitConfig(unseen=0.2, valid=0.2, resplit=True)
     split = split_kb(numbered, tmp_path / "split", unseen)
-    with pytest.raises(PrixError, match="Prix-LM all was trained on the KB that .*split is a split"):
+    with pytest.raises(PrixError, match=r"Prix-LM all was trained on the KB that .*split is a"):
         evaluate_rankers(split, EvaluateConfig(models=(model,), most=2))
     base = PrixLM.from_base(families["gemma"], numbered.languages)
     lineage = Lineage(kb_fingerprint=numbered.fingerprint())
@@ -199,11 +200,50 @@ def test_rankers_can_be_left_out_of_the_rows_and_of_the_fusion(numbered: KB) -> 
         ({"beyond": 100}, "--beyond is of --search exact"),
         ({"answers": -1}, "--answers is 0 or more"),
         ({"fuse_facts": 5}, "--fuse-facts requires --fuse"),
+        ({"open_world": True}, "--open-world requires --graph"),
+        ({"subset": ("seen", "odd")}, "--subset odd: expected no-transfer, no-inverse, seen"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PrixError, match=message):
         EvaluateConfig(**options)
+
+
+def test_a_graph_ranks_new_objects_beside_the_others(
+    numbered: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SplitConfig(keep_split=True, unseen=0.2, valid=0.2)
+    split = split_kb(numbered, tmp_path / "split", config)
+    train_graph(split, tmp_path / "graph", GraphConfig(rank=4, epochs=1, batch=50))
+    fused: list[Ranker] = []
+    fit = link_prediction.Fusion.fit
+
+    def recorded(kb: KB, rankers: list[Ranker], *rest: Any) -> Any:
+        fused.extend(rankers)
+        return fit(kb, rankers, *rest)
+
+    monkeypatch.setattr(link_prediction.Fusion, "fit", recorded)
+    folders = (tmp_path / "graph",)
+    config = EvaluateConfig(graphs=folders, open_world=True, fuse=True, subset=("object-unseen",))
+    rows = {row.title: row for row in evaluate_rankers(split, config).results}
+    assert list(rows)[-3:] == ["ComplEx graph", "ComplEx graph: new objects", "fused"]
+    new, known = rows["ComplEx graph: new objects"], rows["usual object"]
+    assert np.mean([part["all"].mrr for part in new.figures.values()]) > np.mean(
+        [part["all"].mrr for part in known.figures.values()]
+    ), "a guess by frequency knows no new object"
+    # As in every other fusion: new objects are looked for also where a language states another.
+    restricted = {ranker.name for ranker in fused if isinstance(ranker, WhereUnstated)}
+    assert restricted == {"names: similar", "names: shared"}
+
+
+def test_a_subset_is_asked_alone_and_named(numbered: KB) -> None:
+    config = EvaluateConfig(subset=("no-inverse", "seen"), most=7)
+    result = evaluate_rankers(numbered, config).results[0]
+    assert "facts: no-inverse and seen" in result.how
+    for figures in result.figures.values():
+        assert figures["all"].number == figures["no inverse"].number == 7
+    with pytest.raises(PrixError, match=r"no test fact of .* is in object-unseen, seen"):
+        evaluate_rankers(numbered, EvaluateConfig(subset=("object-unseen", "seen")))
 
 
 def test_a_kb_without_test_facts_is_refused(toy: KB) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prixlm import KB, PrixError, import_kb
-from prixlm.rankers.heldout import SUBSETS, read_facts
+from prixlm import KB, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.rankers.base import read_triples
+from prixlm.rankers.heldout import SUBSETS, read_facts, unseen_facts
 
 
 def test_the_filter_and_the_subsets_are_those_worked_by_hand(nordic: KB) -> None:
@@ -36,6 +37,33 @@ def test_a_sample_is_part_of_the_facts(nordic: KB) -> None:
     some = read_facts(nordic, "en", most=2)
     assert len(some) == 2 and len(some.queries) == 2 and len(some.queries.offset) == 3
     assert all(len(mask) == 2 for mask in some.subsets.values())
+
+
+def test_facts_of_a_subset_are_chosen_before_the_draw(chain: KB, tmp_path: Path) -> None:
+    everything = read_facts(chain, "en")
+    alone = read_facts(chain, "en", within=("no-transfer",))
+    assert 3 < len(alone) < len(everything) and alone.subsets["no transfer"].all()
+    assert len(read_facts(chain, "en", within=("no-transfer",), most=3)) == 3
+    both = read_facts(chain, "en", within=("no-transfer", "no-inverse"))
+    assert len(both) == (alone.subsets["no inverse"]).sum()
+    # Ends that train has, in any language.
+    split = split_kb(chain, tmp_path / "split", SplitConfig(keep_split=True, unseen=0.2, valid=0.1))
+    asked = read_facts(split, "en")
+    known = set(read_triples(split)[[0, 2]].ravel().tolist())
+    pairs = list(zip(asked.queries.subject.tolist(), asked.objects.tolist(), strict=True))
+    expected = {
+        "seen": [(s in known and o in known) for s, o in pairs],
+        "subject-unseen": [(s not in known and o in known) for s, o in pairs],
+        "object-unseen": [o not in known for _, o in pairs],
+    }
+    for key, rows in expected.items():
+        found = read_facts(split, "en", within=(key,))
+        assert 0 < len(found) < len(asked)
+        assert found.objects.tolist() == asked.objects[rows].tolist()
+    # With the links kept, a name may be known, but no fact.
+    [unseen] = unseen_facts(split, ["en"], within=("subject-unseen",))
+    assert len(unseen) == sum(expected["subject-unseen"])
+    assert unseen.subsets["only the subject unseen"].all()
 
 
 def test_a_split_without_facts_is_an_error(nordic: KB) -> None:

@@ -26,6 +26,7 @@ from prixlm.errors import PrixError
 from prixlm.remote import is_remote, staged_folder, uri_of
 
 if TYPE_CHECKING:
+    from prixlm.reports.kept import Kept
     from prixlm.reports.tables import ResultTable
 
 KBFolder = Annotated[
@@ -56,6 +57,10 @@ def evaluate_lp(
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="A decoder, asked in words; may be repeated."),
     ] = None,
+    open_world: Annotated[
+        bool,
+        typer.Option("--open-world", help="Each graph also ranks objects without facts."),
+    ] = False,
     fuse: Annotated[
         bool, typer.Option("--fuse", help="Also a fusion of all of them, fitted on valid facts.")
     ] = False,
@@ -78,6 +83,14 @@ def evaluate_lp(
         bool,
         typer.Option("--unseen", help="Only facts with an entity that train lacks (the paper's)."),
     ] = False,
+    subset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEYS",
+            help="Only facts in all of these: no-transfer, no-inverse, seen, subject-unseen, "
+            "object-unseen. --most draws from them.",
+        ),
+    ] = None,
     search: Annotated[
         str, typer.Option(help="beam (the paper's, Hits@10) or exact (MRR too) for a Prix-LM.")
     ] = "beam",
@@ -124,12 +137,14 @@ def evaluate_lp(
         graphs=tuple(graph or ()),
         baselines=tuple(baseline or ()),
         readers=tuple(reader or ()),
+        open_world=open_world,
         fuse=fuse,
         without=tuple(parse_list(without)) if without else (),
         langs=parse_codes(langs) if langs else None,
         split=split,
         most=most,
         unseen=unseen,
+        subset=tuple(parse_list(subset)) if subset else (),
         search=search,
         by_name=by_name,
         mask=mask,
@@ -187,7 +202,7 @@ def evaluate_xel(
 ) -> None:
     """Entity linking: link mentions in one language to entities named in another.
 
-    String similarity is always a row.
+    String similarity is always a row. With --to, a stopped command resumes.
 
     Example: [b]prixlm evaluate xel --kb split --encoder encoder --into en[/b]
     """
@@ -204,11 +219,15 @@ def evaluate_xel(
     from prixlm.kb.store import KB
     from prixlm.linking.linker import LinkerConfig
 
+    kept = _kept(to, "xel")
     fused: list[FusedLinking] = []
     unlinked: list[Unlinked] = []
     with progress_bar() as progress:
         if names is not None:
-            tables = evaluate_linking_files(encoder or [], names, queries or [], format, progress)
+            mentions = queries or []
+            tables = evaluate_linking_files(
+                encoder or [], names, mentions, format, progress, kept=kept
+            )
         else:
             assert kb is not None
             source = KB(kb)
@@ -229,8 +248,10 @@ def evaluate_xel(
                 most=most,
                 more=[*unlinked, *fused],
                 progress=progress,
+                kept=kept,
             )
     show_tables([*tables, *calibration_tables(fused)], "xel", to, as_json)
+    kept.remove()
 
 
 def evaluate_align(
@@ -274,16 +295,20 @@ def evaluate_bli(
 ) -> None:
     """Bilingual lexicon induction: translate words by VecMap and CSLS.
 
-    String similarity and mapped character n-grams are always rows.
+    String similarity and mapped character n-grams are always rows. With --to, a stopped command
+    resumes.
 
     Example: [b]prixlm evaluate bli --encoder encoder --train en-it.train --test en-it.test[/b]
     """
     from prixlm.evaluation.lexicons import evaluate_dictionary_files
 
-    codes = parse_list(target) if target else None
+    codes, kept = parse_list(target) if target else None, _kept(to, "bli")
     with progress_bar() as progress:
-        tables = evaluate_dictionary_files(encoder or [], train, test, codes, frequent, progress)
+        tables = evaluate_dictionary_files(
+            encoder or [], train, test, codes, frequent, progress, kept=kept
+        )
     show_tables(tables, "bli", to, as_json)
+    kept.remove()
 
 
 def evaluate_probe(
@@ -317,19 +342,16 @@ def evaluate_probe(
         raise PrixError("name TSV files with --prompts, or a folder with --mlama.")
     from prixlm.evaluation.probing.prompts import read_bmlama_files, read_mlama_folder
     from prixlm.evaluation.probing.tables import evaluate_models
-    from prixlm.reports.kept import Kept
 
     if mlama is not None:
         asked = read_mlama_folder(mlama, parse_list(langs) if langs else None)
     else:
         asked = read_bmlama_files(prompts or [])
-    # An object store has no place for work that is not finished.
-    kept = None if to is None or is_remote(to) else Kept(to / "probe-parts.jsonl")
+    kept = _kept(to, "probe")
     with progress_bar() as progress:
         tables, results = evaluate_models(model, asked, progress, most=most, kept=kept)
     show_tables(tables, "probe", to, as_json)
-    if kept is not None:
-        kept.remove()
+    kept.remove()
     for title, by_language in results.items():
         for lang, probed in by_language.items():
             for why, number in probed.problems.items():
@@ -476,6 +498,14 @@ def evaluate_merge(
     from prixlm.reports.ranker_results import read_run
 
     show_tables(merge_runs([read_run(path) for path in runs]), "merged", to, as_json)
+
+
+def _kept(to: Path | None, task: str) -> "Kept":
+    """Return what an earlier call that was stopped has measured of a task; nothing without `to`."""
+    from prixlm.reports.kept import Kept
+
+    # An object store has no place for work that is not finished.
+    return Kept(None if to is None or is_remote(to) else to / f"{task}-parts.jsonl")
 
 
 def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_json: bool) -> None:

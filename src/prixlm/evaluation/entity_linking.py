@@ -175,6 +175,10 @@ class EncoderScorer(Scorer):
         self.encoder, self.name = encoder, name
         self._last: tuple[Sequence[str], str | None, Array, Array] | None = None
 
+    def identity(self) -> str:
+        """Return what tells the encoder from others."""
+        return self.encoder.fingerprint()
+
     def check(self, tasks: Mapping[str, LinkingTask]) -> None:
         """Refuse a trimmed model that reads mentions or names in other pieces than its base."""
         _check_mentions(self.encoder.model, tasks, self.name)
@@ -208,6 +212,10 @@ class FuzzyScorer(Scorer):
 
     def __init__(self, spelling: Spelling = SPELLINGS[0]) -> None:
         self.spelling, self.name = spelling, spelling.title
+
+    def identity(self) -> str:
+        """Return what tells the comparison from others."""
+        return self.spelling.title
 
     def check(self, tasks: Mapping[str, LinkingTask]) -> None:
         """Accept every task: strings can always be compared."""
@@ -253,6 +261,10 @@ class Translation:
 
     def __init__(self, model: PrixLM | Path, kb: KB, into: str, name: str = "translate") -> None:
         self.completer, self.into, self.name = Completer(model, kb), into, name
+
+    def identity(self) -> str:
+        """Return what tells the model and the KB from others."""
+        return f"{self.completer.identity()} {self.completer.kb.fingerprint()}"
 
     def check(self, tasks: Mapping[str, LinkingTask]) -> None:
         """Refuse a trimmed model that reads mentions in other pieces than its base."""
@@ -322,11 +334,14 @@ def evaluate_linking(
     *,
     source: str = "",
     kept: Kept | None = None,
+    identity: Mapping[str, str] | None = None,
 ) -> list[ResultTable]:
     """Return accuracy@1 and @5 of every linker in every language, and @1 where the names differ.
 
     linkers: may be a generator; each is made when the one before it is done.
     source: names the data in the titles, if there are several. kept: what is measured so far.
+    identity: what tells the linker of a row from others, if the caller does not know that all that
+    is kept is of the same linkers and tasks. Other rows are then measured in any case.
     """
     kept = kept or Kept()
     # Where mention and name are the same text, linking is trivial.
@@ -336,9 +351,14 @@ def evaluate_linking(
     different = ResultTable("accuracy@1", subset=apart)
     for linker in linkers:
         linker.check(tasks)
+        known = kept if identity is None or linker.name in identity else Kept()
         for done, (lang, task) in enumerate(tasks.items(), start=1):
             measure = partial(_ranks_of, linker, task, lang)
-            ranks = np.array(kept.get((source, linker.name, lang), measure))
+            key = [source, linker.name, lang]
+            if identity is not None:
+                whole = f"{identity.get(linker.name)} {task.into} {task.fingerprint()}"
+                key.append(hashlib.sha256(whole.encode()).hexdigest())
+            ranks = np.array(known.get(key, measure))
             ranks_apart = ranks[differ[lang]]
             first.add_questions(linker.name, lang, ranks <= 1)
             five.add_questions(linker.name, lang, ranks <= 5)
@@ -360,13 +380,20 @@ def evaluate_linking_files(
     mentions: Sequence[Path],
     format: str = "xlbel",
     progress: Progress | None = None,
+    *,
+    kept: Kept | None = None,
 ) -> list[ResultTable]:
-    """Evaluate spelling and encoder folders on files; paths name rows and columns."""
+    """Evaluate spelling and encoder folders on files; paths name rows and columns.
+
+    kept: what an earlier call measured, which is taken if it was of the same encoder and files.
+    """
     tasks = read_tasks(names, name_rows(mentions), format)
     scorers = _load_scorers(encoders)
     for scorer in scorers:  # all of them, before the first is measured
         scorer.check(tasks)
-    return evaluate_linking(tasks, [*spelling_scorers(), *scorers], progress)
+    rows = [*spelling_scorers(), *scorers]
+    identity = {scorer.name: scorer.identity() for scorer in rows}
+    return evaluate_linking(tasks, rows, progress, kept=kept, identity=identity)
 
 
 def evaluate_withheld_links(
@@ -380,11 +407,13 @@ def evaluate_withheld_links(
     most: int | None = None,
     more: Sequence[Linker] = (),
     progress: Progress | None = None,
+    kept: Kept | None = None,
 ) -> list[ResultTable]:
     """Evaluate spelling, encoders and translating Prix-LMs on a KB's withheld links.
 
     Refuses a model that was trained on these links. most: mentions sampled per language. more:
-    further rows.
+    further rows, which are always measured. kept: what an earlier call measured, which is taken if
+    it was of the same model and links.
     """
     tasks = withheld_tasks(kb, into, langs, split, most)
     scorers = _load_scorers(encoders)
@@ -401,8 +430,9 @@ def evaluate_withheld_links(
         linker.check(tasks)
     for other in more:
         other.check(tasks)
-    rows: list[Linker] = [*spelling_scorers(), *scorers, *translations, *more]
-    return evaluate_linking(tasks, rows, progress)
+    ours = [*spelling_scorers(), *scorers, *translations]
+    identity = {linker.name: linker.identity() for linker in ours}
+    return evaluate_linking(tasks, [*ours, *more], progress, kept=kept, identity=identity)
 
 
 def _load_scorers(encoders: Sequence[Path]) -> list[EncoderScorer]:

@@ -12,6 +12,8 @@ among the target words of the two dictionaries and, harder, among those and the 
 of the language.
 """
 
+import hashlib
+import json
 import logging
 import re
 from collections import Counter
@@ -287,12 +289,15 @@ def evaluate_lexicons(
     *,
     spelling: bool = True,
     kept: Kept | None = None,
+    identity: Mapping[str, str] | None = None,
 ) -> list[ResultTable]:
     """Return accuracy (Hits@1) and MRR by encoder and pair of languages, among both candidate sets.
 
     spelling: comparisons of spelling, and counts of letters that are mapped like the encoders, are
-    the first rows. kept: what is measured so far. Refuses an encoder with a trimmed vocabulary that
-    reads too many of the words in other pieces than its base.
+    the first rows. kept: what is measured so far. identity: what tells the encoder of a row from
+    others, if the caller does not know that all that is kept is of the same encoders and words.
+    Refuses an encoder with a trimmed vocabulary that reads too many of the words in other pieces
+    than its base.
     """
     kept = kept or Kept()
     for title, loaded in encoders.items():  # all of them, before the first is measured
@@ -308,7 +313,12 @@ def evaluate_lexicons(
     for method, by in methods.items():
         for pair, (dictionary, lang) in dictionaries.items():
             measure = partial(_induce, by, dictionary, lang, num_frequent)
-            induced = Induced.from_json(kept.get((method, pair), measure))
+            key = [method, pair]
+            if identity is not None:
+                words = dictionary.train, dictionary.test
+                whole = json.dumps([identity.get(method), lang, num_frequent, words])
+                key.append(hashlib.sha256(whole.encode()).hexdigest())
+            induced = Induced.from_json(kept.get(key, measure))
             for candidates, number in induced.num_candidates.items():
                 num_candidates.setdefault(candidates, {})[pair] = number
                 for subset, ranks in induced.ranks[candidates].items():
@@ -408,11 +418,14 @@ def evaluate_dictionary_files(
     targets: Sequence[str] | None = None,
     num_frequent: int = 50_000,
     progress: Progress | None = None,
+    *,
+    kept: Kept | None = None,
 ) -> list[ResultTable]:
     """Evaluate encoder folders on files of word pairs; rows and columns are named by the paths.
 
     Without an encoder, the rows are those that need none.
     targets: the code of each target language, to rank among its frequent words, too.
+    kept: what an earlier call measured, which is taken if it was of the same encoder and words.
     """
     if num_frequent < 0:
         raise PrixError(f"--frequent {num_frequent}: expected 0 or more.")
@@ -427,4 +440,7 @@ def evaluate_dictionary_files(
         title: (read_dictionary(first, second), code) for (title, second), first, code in files
     }
     loaded = {title: EntityEncoder.load(path) for title, path in name_rows(encoders).items()}
-    return evaluate_lexicons(loaded, dictionaries, num_frequent, progress)
+    identity = {title: encoder.fingerprint() for title, encoder in loaded.items()}
+    return evaluate_lexicons(
+        loaded, dictionaries, num_frequent, progress, kept=kept, identity=identity
+    )

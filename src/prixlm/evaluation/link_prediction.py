@@ -38,6 +38,7 @@ from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphRanker, load_graph
 from prixlm.rankers.fusion import Fusion, FusionConfig
 from prixlm.rankers.heldout import (
+    CHOICES,
     SUBSETS,
     UNSEEN_SUBSETS,
     HeldOut,
@@ -46,8 +47,9 @@ from prixlm.rankers.heldout import (
 )
 from prixlm.rankers.links import LinkRanker, where_unstated
 from prixlm.rankers.lm import ModelRanker, ReadingRanker
+from prixlm.rankers.names import OpenWorldRanker
 from prixlm.rankers.pykeen import load_baseline
-from prixlm.rankers.suite import NAMES, UNTRAINED
+from prixlm.rankers.suite import UNTRAINED, WHERE_UNSTATED
 from prixlm.remote import absolute, is_remote, local_folder, staged_folder
 from prixlm.reports.ranker_results import (
     ALL,
@@ -169,12 +171,14 @@ class EvaluateConfig:
     graphs: tuple[Path, ...] = ()  # folders of graph embeddings
     baselines: tuple[Path, ...] = ()  # folders of PyKEEN models
     readers: tuple[Path, ...] = ()  # folders of decoders that are asked in words
+    open_world: bool = False  # each graph also ranks objects without facts, by their names
     fuse: bool = False  # also evaluate a fusion of all of them
     without: tuple[str, ...] = ()  # rankers without training that are left out, by their keys
     langs: tuple[str, ...] | None = None  # None: all languages with facts in the split
     split: str = "test"  # test or valid
     most: int | None = None  # facts sampled per language; None: all
     unseen: bool = False  # only facts with an entity that no train triple has, as in the paper
+    subset: tuple[str, ...] = ()  # only facts in all of these, keys of `CHOICES`; drawn from these
     search: str = "beam"  # of a Prix-LM: beam or exact
     by_name: bool = False  # a Prix-LM ranks names instead of entities
     mask: str | None = None  # read a Prix-LM with another mask than its own, such as released
@@ -197,11 +201,16 @@ class EvaluateConfig:
                 f"--beyond {self.beyond}: expected {HITS_DEPTH}, which Hits@10 needs, "
                 f"to {BEYOND:,}."
             )
+        unknown = [key for key in self.subset if key not in CHOICES]
+        if unknown:
+            raise PrixError(f"--subset {', '.join(unknown)}: expected {', '.join(CHOICES)}.")
         unknown = [key for key in self.without if key not in _OPTIONAL]
         if unknown:
             raise PrixError(f"--without {', '.join(unknown)}: expected {', '.join(_OPTIONAL)}.")
         if self.beyond != BEYOND and self.search != "exact":
             raise PrixError("--beyond is of --search exact: a beam finds ranks up to 10.")
+        if self.open_world and not self.graphs:
+            raise PrixError("--open-world requires --graph.")
         if self.fuse_facts != FusionConfig.facts and not self.fuse:
             raise PrixError("--fuse-facts requires --fuse.")
         if self.fuse and self.split == "valid":
@@ -336,9 +345,14 @@ def _languages(kb: KB, config: EvaluateConfig) -> Sequence[str]:
 
 def _read_facts(kb: KB, config: EvaluateConfig, langs: Sequence[str]) -> list[HeldOut]:
     """Return the facts to rank, one language each."""
-    if not config.unseen:
-        return [read_facts(kb, lang, config.split, most=config.most) for lang in langs]
-    facts = unseen_facts(kb, langs, config.split, most=config.most, keep_subsets=True)
+    split, most, within = config.split, config.most, config.subset
+    if config.unseen:
+        facts = unseen_facts(kb, langs, split, most=most, keep_subsets=True, within=within)
+    else:
+        read = [read_facts(kb, lang, split, most=most, within=within) for lang in langs]
+        facts = [part for part in read if len(part)]
+    if not facts and within:
+        raise PrixError(f"no {split} fact of {kb.folder} is in {', '.join(within)}.")
     if not facts:
         raise PrixError(
             f"train has every entity of the {config.split} facts of {kb.folder}: draw the paper's "
@@ -477,10 +491,13 @@ def _rankers(
         )
         for folder in config.models
     ]
-    graphs: list[Ranker] = [
-        GraphRanker(kb, load_graph(folder, kb), name=f"ComplEx {folder.name}")
-        for folder in config.graphs
-    ]
+    graphs: list[Ranker] = []
+    for folder in config.graphs:
+        graph = load_graph(folder, kb)
+        graphs.append(GraphRanker(kb, graph, name=f"ComplEx {folder.name}"))
+        if config.open_world:
+            name = f"ComplEx {folder.name}: new objects"
+            graphs.append(OpenWorldRanker(kb, graph, name=name))
     others: list[Ranker] = [load_baseline(kb, folder) for folder in config.baselines]
     readers = [
         ReadingRanker(kb, Reader(kb, folder), name=f"reader {folder.name}", progress=progress)
@@ -498,7 +515,7 @@ def _rankers(
     rankers = [usual, *untrained.values(), *trained]
     if config.fuse:
         lookup = untrained.get("lookup") or UNTRAINED["lookup"](kb, ("train",))
-        for key in set(NAMES) & set(untrained):  # as in `make_suite`
+        for key in set(WHERE_UNSTATED) & set(untrained):  # as in `make_suite`
             untrained[key] = where_unstated(untrained[key], lookup)
         rankers.append(_fuse(kb, [*untrained.values(), *trained], config, fusion, progress))
     rankers = _number_names(rankers)
@@ -509,7 +526,8 @@ def _rankers(
         remarks += [] if model.completer.is_of_this_kb else ["trained on another KB"]
         search = f"beam K = {model.beam}" if config.search == "beam" else "exact"
         how[model.name] = describe_ranks(model.max_rank, search, *remarks)
-    return [(ranker, how[ranker.name]) for ranker in rankers]
+    asked = f", facts: {' and '.join(config.subset)}" if config.subset else ""
+    return [(ranker, how[ranker.name] + asked) for ranker in rankers]
 
 
 def _fuse(

@@ -18,12 +18,14 @@ from prixlm.arrays import pair_keys, ragged_offsets
 from prixlm.errors import PrixError
 from prixlm.kb.split import known_objects, unseen_triples
 from prixlm.kb.store import KB, SPLITS
-from prixlm.rankers.base import Queries
+from prixlm.rankers.base import Queries, read_triples
 from prixlm.types import Array
 
 SUBSETS = ("all", "no transfer", "no inverse")
 UNSEEN_SUBSETS = ("all", "only the subject unseen", "the object unseen")
 """Of facts with an unseen entity: a guess by frequency can only be right if the object is known."""
+CHOICES = ("no-transfer", "no-inverse", "seen", "subject-unseen", "object-unseen")
+"""Facts that may be asked alone: of `SUBSETS`; whose ends train both has; and `UNSEEN_SUBSETS`."""
 _FACTS = """
     WITH test AS (SELECT * FROM triples WHERE lang = $lang AND split = $split),
     merged AS (
@@ -101,10 +103,12 @@ def read_facts(
     seed: int = 0,
     filtered: Sequence[str] = SPLITS,
     by_question: bool = False,
+    within: Sequence[str] = (),
 ) -> HeldOut:
     """Read the facts of a split, or a sample of `most` of them.
 
     filtered: the splits whose known objects are filtered from the candidates of a query.
+    within: keys of `CHOICES`: only facts that are in all of these, perhaps none.
     by_question: sample `most` questions (subject and relation), each with all of its facts.
     """
     table = kb.query(_FACTS, {"lang": lang, "split": split}).to_arrow_table()
@@ -122,12 +126,31 @@ def read_facts(
     queries = Queries(lang, subject, relation, ragged_offsets(counts), known[is_other])
     masks = (np.ones(len(subject), bool), no_transfer, no_inverse)
     facts = HeldOut(queries, object_, dict(zip(SUBSETS, masks, strict=True)))
+    if within:  # before the draw: a sample of 500 has 500 facts of these
+        facts = facts.select(np.flatnonzero(_is_within(kb, facts, within)))
     if most is not None and most < len(facts):
         # Draw whole questions or single facts; the facts stay in their order.
         unit = facts.questions().owner if by_question else np.arange(len(facts))
         drawn = np.random.default_rng(seed).permutation(int(unit.max()) + 1)[:most]
         facts = facts.select(np.flatnonzero(np.isin(unit, drawn)))
     return facts
+
+
+def _is_within(kb: KB, facts: HeldOut, within: Sequence[str]) -> Array:
+    """Return which facts are in all of some `CHOICES`: (Q,) bool."""
+    known = np.zeros(kb.num_entities, bool)  # entities of train triples, in any language
+    for ends in read_triples(kb)[[0, 2]]:
+        known[ends] = True
+    subject, object_ = known[facts.queries.subject], known[facts.objects]
+    masks = {
+        "no-transfer": facts.subsets["no transfer"],
+        "no-inverse": facts.subsets["no inverse"],
+        "seen": subject & object_,
+        "subject-unseen": ~subject & object_,
+        "object-unseen": ~object_,
+    }
+    assert tuple(masks) == CHOICES
+    return np.asarray(np.logical_and.reduce([masks[key] for key in within]))
 
 
 def unseen_facts(
@@ -137,11 +160,13 @@ def unseen_facts(
     *,
     most: int | None = None,
     keep_subsets: bool = False,
+    within: Sequence[str] = (),
 ) -> list[HeldOut]:
     """Return the facts of a split whose subject or object is in no train triple, by language.
 
     Their subsets are `UNSEEN_SUBSETS`. A language without any is left out.
-    most: facts sampled per language. keep_subsets: those of `read_facts`, too.
+    most: facts sampled per language. keep_subsets: those of `read_facts`, too. within: only facts
+    that are in all of these `CHOICES`.
     """
     table = unseen_triples(kb, split=split, links=False)
     names = ("subject", "relation", "object", "object_unseen")
@@ -151,7 +176,7 @@ def unseen_facts(
     for lang in langs:
         if not kb.num_triples(lang, split):
             continue
-        facts = read_facts(kb, lang, split)
+        facts = read_facts(kb, lang, split, within=within)
         arrays = (facts.queries.subject, facts.queries.relation, facts.objects)
         triples = list(zip(*(array.tolist() for array in arrays), strict=True))
         rows = np.array([row for row, triple in enumerate(triples) if triple in object_unseen], int)

@@ -55,7 +55,7 @@ FUSED = ("pairs", "lookup", "paths", "similar", "similar-names", "shared-names",
 """Those that take part in a fusion, in the order of its features. The others are references."""
 NAMES = ("similar-names", "shared-names", "new-objects")
 """Those that compare names, and can answer for entities without facts."""
-_WHERE_UNSTATED = ("similar-names", "shared-names")
+WHERE_UNSTATED = ("similar-names", "shared-names")
 """Those that a fusion asks only where no language states an answer: they answer with entities that
 have facts, as the other evidence does. An object without facts is missed by all but `new-objects`,
 also where a language states another object."""
@@ -112,7 +112,7 @@ def make_suite(
     """
     links = {key: LINKS[key](kb, splits) for key in FUSED if key in LINKS}
     rules = {key: RULES[key](kb, splits) for key in FUSED if key in RULES}
-    for key in _WHERE_UNSTATED:
+    for key in WHERE_UNSTATED:
         rules[key] = where_unstated(rules[key], links["lookup"])
     return Suite(
         model=model,
