@@ -46,6 +46,11 @@ def test_every_checkpoint_is_a_point_of_three_panels(numbered: KB, folder: Path)
     ]
     for table in tables:
         assert list(table.rows) == [f"step {step}" for step in steps]
+    # Every point has the interval of its questions.
+    for row in tables[0].rows.values():
+        for cell in row.values():
+            assert cell.number == 5 and cell.interval is not None
+            assert cell.interval.low <= cell.value <= cell.interval.high
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "encoders" / "all-step-2-words" / "encoder.json").is_file()
     assert not list((folder / "encoders").glob("*-links"))
@@ -54,11 +59,11 @@ def test_every_checkpoint_is_a_point_of_three_panels(numbered: KB, folder: Path)
 def test_a_panel_has_the_figures_of_its_task(numbered: KB, folder: Path) -> None:
     measured = json.loads((folder / "figure" / "probe.json").read_text())
     run = Run("all", folder / "models" / "all")
-    for step, shares in measured.items():
+    for step, shares in measured.items():  # a value for each question
         model = load_model(run.at_step(int(step)).folder)
         probed = probe(model, PROMPTS["fi"], "fi")
-        hits = list(probed.single.values())
-        assert shares["fi"] == (float(np.mean(hits)) if hits else None)
+        hits = probed.single
+        assert shares["fi"] == [float(hits[prompt]) for prompt in sorted(hits)]
         assert not probe(model, PROMPTS["fi"], "fi", rank=False).ranked and probed.ranked
 
 

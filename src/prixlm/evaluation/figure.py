@@ -8,16 +8,17 @@ Mirror on words. A panel is drawn for each task that has data. The models are th
 the same folder. A checkpoint that is measured is not measured again.
 
     figure.png, figure.json, figure.md    the picture, and its points as tables
-    figure/PANEL.json                     what is measured so far, by step
+    figure/PANEL.json                     what is measured so far: every question, by step
     figure/settings.json                  what it was made with
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from prixlm.decoding.completer import Completer
 from prixlm.entities.encoder import load_model
 from prixlm.errors import PrixError
 from prixlm.evaluation.entity_linking import LinkingTask, evaluate_linking, withheld_tasks
-from prixlm.evaluation.link_prediction import figures_by_language, rank_facts
+from prixlm.evaluation.link_prediction import rank_facts
 from prixlm.evaluation.probing.asking import probe
 from prixlm.evaluation.probing.prompts import Prompts, describe_prompts
 from prixlm.evaluation.reproduce_names import NamesConfig, NamesModels
@@ -35,9 +36,8 @@ from prixlm.kb.store import KB
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.lm import ModelRanker
 from prixlm.reports.plots import plot_panels
-from prixlm.reports.ranker_results import ALL
 from prixlm.reports.tables import ResultTable, write_tables
-from prixlm.types import Progress
+from prixlm.types import Array, Progress
 
 _FACTS = 200
 """Test facts of each language that a checkpoint is asked for."""
@@ -50,21 +50,24 @@ class Panel:
     name: str  # of its file
     title: str
     metric: str
-    measure: Callable[[Run], dict[str, float]]  # shares by language
+    measure: Callable[[Run], dict[str, list[float]]]  # of every question, by language
 
     def points(self, run: Run, folder: Path) -> ResultTable:
         """Return a row for each checkpoint of a run; measure and keep the ones that are missing."""
         path = folder / f"{self.name}.json"
-        # By step and language; null where nothing could be asked.
-        measured: dict[str, dict[str, float | None]] = read_json(path) if path.exists() else {}
+        # By step and language: 1 for each question that was answered, else 0. Earlier versions
+        # kept the share, or null, which has no interval.
+        measured: dict[str, dict[str, Any]] = read_json(path) if path.exists() else {}
         table = ResultTable(self.metric, subset=self.title)
         for step in run.steps:
             if str(step) not in measured:
-                shares = self.measure(run.at_step(step))
-                measured[str(step)] = {k: None if v != v else v for k, v in shares.items()}
-                write_atomically(path, json.dumps(measured, indent=1) + "\n")
-            for lang, value in measured[str(step)].items():
-                table.add(f"step {step}", lang, float("nan") if value is None else value)
+                measured[str(step)] = self.measure(run.at_step(step))
+                write_atomically(path, json.dumps(measured) + "\n")
+            for lang, values in measured[str(step)].items():
+                if isinstance(values, list):
+                    table.add_questions(f"step {step}", lang, np.array(values, float))
+                else:
+                    table.add(f"step {step}", lang, math.nan if values is None else values)
         return table
 
 
@@ -119,21 +122,23 @@ def _link_prediction(kb: KB, facts: int, progress: Progress | None) -> list[Pane
         return []
     asked = [read_facts(kb, lang, most=facts) for lang in langs]
 
-    def measure(run: Run) -> dict[str, float]:
+    def measure(run: Run) -> dict[str, list[float]]:
         # A beam, as in the paper.
         ranker = ModelRanker(Completer(run.folder, kb, progress), search="beam")
-        figures = figures_by_language(rank_facts(kb, ranker, asked))
-        return {lang: parts[ALL].hits_1 for lang, parts in figures.items()}
+        tables = {facts.queries.lang: rank_facts(kb, ranker, [facts]) for facts in asked}
+        return {lang: _as_list(table["rank"].to_numpy() <= 1) for lang, table in tables.items()}
 
     return [Panel("lp", "link prediction", "Hits@1", measure)]
 
 
 def _probing(prompts: Mapping[str, Prompts]) -> list[Panel]:
-    def measure(run: Run) -> dict[str, float]:
+    def measure(run: Run) -> dict[str, list[float]]:
         model = load_model(run.folder)
+        hits = {lang: probe(model, part, lang, rank=False).single for lang, part in prompts.items()}
+        # In the order of the prompts.
         return {
-            lang: _share(list(probe(model, part, lang, rank=False).single.values()))
-            for lang, part in prompts.items()
+            lang: _as_list(np.array([single[prompt] for prompt in sorted(single)], bool))
+            for lang, single in hits.items()
         }
 
     title = "probing, one-piece answers"
@@ -143,14 +148,16 @@ def _probing(prompts: Mapping[str, Prompts]) -> list[Panel]:
 def _linking(
     models: NamesModels, tasks: Mapping[str, LinkingTask], progress: Progress | None
 ) -> list[Panel]:
-    def measure(run: Run) -> dict[str, float]:
+    def measure(run: Run) -> dict[str, list[float]]:
         linker = models.scorer(run, "words", run.name)
-        return evaluate_linking(tasks, [linker], progress)[0].values(run.name)
+        first = evaluate_linking(tasks, [linker], progress)[0]
+        return {lang: _as_list(first.questions[run.name, lang]) for lang in first.columns()}
 
     title = "entity linking, Mirror on words"
     return [Panel("xel", title, "accuracy@1", measure)] if tasks else []
 
 
-def _share(hits: Sequence[bool]) -> float:
-    """Return the share of hits; NaN if nothing was asked."""
-    return float(np.mean(hits)) if hits else math.nan
+def _as_list(hits: Array) -> list[float]:
+    """Return the values of questions, for JSON."""
+    values: list[float] = hits.astype(float).tolist()
+    return values

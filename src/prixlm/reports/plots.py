@@ -99,6 +99,11 @@ def plot_panels(tables: Sequence[ResultTable], path: Path) -> None:
             values = [100 * table.values(row)[lang] for row in table.rows]
             colour = _colour(langs.index(lang))
             axes.plot(steps, values, marker="o", label=_label(lang), color=colour)
+            cells = [row[lang] for row in table.rows.values() if lang in row]
+            intervals = [cell.interval for cell in cells if cell.interval is not None]
+            if len(intervals) == len(steps):  # results of earlier versions have none
+                low, high = ([100 * end for end in ends] for ends in zip(*intervals, strict=True))
+                axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.set(
             xlabel="step",
             ylabel=f"{_label(table.metric)} (%)",
