@@ -38,11 +38,13 @@ def test_a_pretraining_prints_its_facts_and_its_loss(toy_run: Path) -> None:
 def test_flags_override_the_file_and_the_file_the_preset(toy_run: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("batch = 8\nepochs = 3\n[compact]\nwidth = 8\n", "utf-8")
     command = ("pretrain", toy_run / "kb", "--preset", "demo", "--config", tmp_path / "run.toml")
-    points = ("--checkpoints", "0, 20k, 1")
+    points = ("--checkpoints", "0, 20k, 1", "--save-every", "3", "--validate-every", "4")
     succeed(*command, *points, "--epochs", "1", "--vocab", "600", "--to", tmp_path / "model")
     text = (tmp_path / "model" / "run.toml").read_text("utf-8")
     assert "batch = 8\n" in text and "epochs = 1\n" in text and "width = 8\n" in text
-    assert tomllib.loads(text)["training"]["checkpoints"] == [0.0, 20_000.0, 1.0]
+    training = tomllib.loads(text)["training"]
+    assert training["checkpoints"] == [0.0, 20_000.0, 1.0]
+    assert (training["save_every"], training["validate_every"]) == (3, 4)
 
 
 @pytest.mark.parametrize("command", [("pretrain", *PRETRAIN), ("graph", "--rank", "4")])

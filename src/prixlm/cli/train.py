@@ -89,6 +89,13 @@ _Shard = Annotated[
 _Patience = Annotated[
     int | None, typer.Option(help="Stop after this many validations without improvement.")
 ]
+_SaveEvery = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Updates between the states that a stopped run resumes from."),
+]
+_ValidateEvery = Annotated[
+    int | None, typer.Option(metavar="N", help="Updates between measurements of the valid loss.")
+]
 _Precision = Annotated[
     str | None,
     typer.Option(
@@ -138,6 +145,8 @@ def pretrain(
     patience: _Patience = None,
     precision: _Precision = None,
     checkpoints: Checkpoints = None,
+    save_every: _SaveEvery = None,
+    validate_every: _ValidateEvery = None,
     tracker: _Tracker = None,
     seed: Seed = None,
     dry_run: DryRun = False,
@@ -182,6 +191,8 @@ def pretrain(
                 "patience": patience,
                 "precision": precision,
                 "checkpoints": parse_points(checkpoints),
+                "save_every": save_every,
+                "validate_every": validate_every,
                 "trackers": tuple(tracker) if tracker else None,
                 "seed": seed,
             },
