@@ -15,6 +15,7 @@ from prixlm.evaluation.reproduce_names import NamesConfig
 from prixlm.lm.model import PrixLM
 from prixlm.lm.trim import pieces_to_keep
 from prixlm.training.pretrain import PretrainConfig
+from prixlm.types import Array
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -43,10 +44,10 @@ def test_a_model_that_is_trimmed_with_them_reads_prompts_as_its_base(
     asked = read_bmlama(prompts / "en.tsv")
 
     def trimmed(texts: list[str]) -> PrixLM:
-        def keep(tokenizer: Tokenizer) -> object:
+        def keep(tokenizer: Tokenizer) -> Array:
             return pieces_to_keep(shared_toy, tokenizer, texts, num_words=0)
 
-        return PrixLM.from_base(families["xlmr"], ["en"], keep=keep)  # type: ignore[arg-type]
+        return PrixLM.from_base(families["xlmr"], ["en"], keep=keep)
 
     assert probe(trimmed(texts), asked, "en").ranked
     with pytest.raises(PrixError, match="texts of the en prompts"):

@@ -23,6 +23,7 @@ from prixlm.lm.lineage import Lineage
 from prixlm.lm.model import PrixLM
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphConfig, train_graph
+from prixlm.rankers.fusion import Fusion
 from prixlm.rankers.heldout import read_facts
 from prixlm.rankers.links import MergedLookup, WhereUnstated
 from prixlm.rankers.suite import load_suite
@@ -216,13 +217,13 @@ def test_a_graph_ranks_new_objects_beside_the_others(
     split = split_kb(numbered, tmp_path / "split", config)
     train_graph(split, tmp_path / "graph", GraphConfig(rank=4, epochs=1, batch=50))
     fused: list[Ranker] = []
-    fit = link_prediction.Fusion.fit
+    fit = Fusion.fit
 
     def recorded(kb: KB, rankers: list[Ranker], *rest: Any) -> Any:
         fused.extend(rankers)
         return fit(kb, rankers, *rest)
 
-    monkeypatch.setattr(link_prediction.Fusion, "fit", recorded)
+    monkeypatch.setattr(Fusion, "fit", recorded)
     folders = (tmp_path / "graph",)
     config = EvaluateConfig(graphs=folders, open_world=True, fuse=True, subset=("object-unseen",))
     rows = {row.title: row for row in evaluate_rankers(split, config).results}

@@ -173,6 +173,29 @@ def test_the_remedy_for_a_missing_tokenizer_json_works_for_a_decoder(
     assert vocabulary.items() <= tokenizer.get_vocab().items()
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("xlmr", "sentencepiece.bpe.model"),
+        ("gemma", "tokenizer.model"),
+        ("llama", "tokenizer.model"),
+    ],
+)
+def test_a_sentencepiece_model_alone_needs_a_package_to_be_converted(
+    kind: str, name: str, families: dict[str, Path], tmp_path: Path
+) -> None:
+    base = copy_base(families[kind], tmp_path / "base")
+    (base / "tokenizer.json").unlink()
+    with pytest.raises(PrixError) as refused:
+        load_base(base)
+    assert "pip install" not in str(refused.value), "nothing to convert"
+    (base / name).write_bytes(b"pieces")
+    with pytest.raises(
+        PrixError, match=r"no tokenizer\.json.* `pip install sentencepiece protobuf`"
+    ):
+        load_base(base)
+
+
 def test_pickled_weights_are_refused_with_the_remedy(
     bases: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -126,6 +126,13 @@ class Linker(Protocol):
         """Return (Q,) the rank of the best right entity of every mention in `lang`."""
 
 
+class IdentifiedLinker(Linker, Protocol):
+    """A linker whose results can be kept for a later call."""
+
+    def identity(self) -> str:
+        """Return what tells the linker from others of the same name."""
+
+
 class Scorer(ABC):
     """A linker that scores the similarity of mentions and names."""
 
@@ -391,7 +398,7 @@ def evaluate_linking_files(
     scorers = _load_scorers(encoders)
     for scorer in scorers:  # all of them, before the first is measured
         scorer.check(tasks)
-    rows = [*spelling_scorers(), *scorers]
+    rows: list[IdentifiedLinker] = [*spelling_scorers(), *scorers]
     identity = {scorer.name: scorer.identity() for scorer in rows}
     return evaluate_linking(tasks, rows, progress, kept=kept, identity=identity)
 
@@ -430,7 +437,7 @@ def evaluate_withheld_links(
         linker.check(tasks)
     for other in more:
         other.check(tasks)
-    ours = [*spelling_scorers(), *scorers, *translations]
+    ours: list[IdentifiedLinker] = [*spelling_scorers(), *scorers, *translations]
     identity = {linker.name: linker.identity() for linker in ours}
     return evaluate_linking(tasks, [*ours, *more], progress, kept=kept, identity=identity)
 

@@ -315,8 +315,8 @@ def evaluate_lexicons(
             measure = partial(_induce, by, dictionary, lang, num_frequent)
             key = [method, pair]
             if identity is not None:
-                words = dictionary.train, dictionary.test
-                whole = json.dumps([identity.get(method), lang, num_frequent, words])
+                pairs = dictionary.train, dictionary.test
+                whole = json.dumps([identity.get(method), lang, num_frequent, pairs])
                 key.append(hashlib.sha256(whole.encode()).hexdigest())
             induced = Induced.from_json(kept.get(key, measure))
             for candidates, number in induced.num_candidates.items():

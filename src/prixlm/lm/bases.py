@@ -33,6 +33,7 @@ from prixlm.types import Array
 logger = logging.getLogger(__name__)
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+_SENTENCEPIECE = ("sentencepiece.bpe.model", "tokenizer.model")
 _MOST_LAYERS = 1_000
 _AS_IT_IS = re.compile(r"[^A-Za-z0-9 ._/:@+,=~-]+")  # characters of a name that are escaped in code
 _HINTS = {
@@ -130,9 +131,10 @@ def _read_config(base: str | Path) -> Any:
 
 def _read_tokenizer(base: str | Path) -> PreTrainedTokenizerFast:
     if _find(base, _TOKENIZER) is None:
-        raise PrixError(
-            f"{base} has no {_TOKENIZER}. Make one: `{_converting('AutoTokenizer', base)}`."
-        )
+        command = f"Make one: `{_converting('AutoTokenizer', base)}`."
+        if any(_find(base, name) for name in _SENTENCEPIECE):  # XLM-R, Gemma, Llama 2
+            command += " It needs `pip install sentencepiece protobuf`."
+        raise PrixError(f"{base} has no {_TOKENIZER}. {command}")
     try:
         with _quiet():  # it would print names of the folder as they are
             tokenizer = PreTrainedTokenizerFast.from_pretrained(base, trust_remote_code=False)
