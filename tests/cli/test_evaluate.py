@@ -31,7 +31,11 @@ def tested(toy_run: Path) -> Path:
 def test_link_prediction_prints_tables_and_writes_them(
     tested: Path, toy_run: Path, tmp_path: Path
 ) -> None:
-    options = ("evaluate", "lp", "--kb", tested, "--model", toy_run / "model", "--most", 5)
+    ran = run_prixlm("evaluate", "lp", "--kb", tested, "--model", toy_run / "model")
+    assert ran.returncode == 2 and "on the held out facts that it would be asked for" in ran.stderr
+    model = tmp_path / "model"
+    succeed("pretrain", tested, "--to", model, "--config", toy_run / "run.toml")
+    options = ("evaluate", "lp", "--kb", tested, "--model", model, "--most", 5)
     text = succeed(*options, "--relations", 1, "--by-name", "--to", tmp_path / "out")
     assert "MRR (%)" in text and "by relation" in text and "MRR, no transfer (%)" in text
     assert "Prix-LM model" in text and f"Written to {tmp_path / 'out'}." in text
