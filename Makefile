@@ -22,9 +22,10 @@ test-full: export PRIXLM_TEST_FULL ?= 1
 test-full: test
 
 # Kill workers, nodes and drivers of a Ray cluster of three nodes at random moments: ten rounds of
-# a job without a model, three of `complete`.
+# a job without a model, three of `complete`. Nodes leave and join; every command runs on Ray.
 test-cluster: $(READY)
-	PRIXLM_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/engine/test_cluster.py
+	PRIXLM_TEST_CLUSTER=1 $(BIN)/python -m pytest \
+		tests/engine/test_cluster.py tests/engine/test_cluster_commands.py
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict

@@ -4,8 +4,9 @@ The same queries are answered by
     threads    one process with all threads, as without --workers
     local N    N local processes of one thread each
     ray N      Ray on this machine with N workers
-The queries are the subjects and relations of DBP-5L's facts, test facts first, and beyond them what
-other languages state of a subject's concept; all are different.
+The queries are the subjects and relations of DBP-5L's facts, test facts first, then what other
+languages state of a subject's concept, and beyond these 252,426 other pairs of an entity and a
+relation, drawn by a hash; all are different.
 Each is a command of its own. Its start-up is the time for one part (256 queries), taken first, and
 the rest is what the queries cost; likewise the processor time of all its processes. The SHA-256 of
 the answers has to be the same for all workers.
@@ -58,8 +59,10 @@ def make_model(work: Path) -> Path:
 
 
 def write_queries(kb: KB, number: int, path: Path) -> None:
-    """Write different questions: of test facts, of other facts, and of facts of other languages."""
+    """Write different questions: of test facts, other facts, other languages' facts, any pair."""
     keys = kb.relation_keys()
+    # About twice as many pairs as can be missing, so that not all of them are sorted.
+    share = max(1, kb.num_entities * len(keys) // (2 * number))
     rows = kb.query(
         """
         WITH stated AS (
@@ -69,14 +72,18 @@ def write_queries(kb: KB, number: int, path: Path) -> None:
             SELECT ours.lang, ours.id AS subject, t.relation, 2 AS turn
             FROM triples t JOIN entities theirs ON theirs.id = t.subject
             JOIN entities ours ON ours.concept = theirs.concept
-            WHERE ours.lang <> t.lang)
+            WHERE ours.lang <> t.lang),
+        pairs AS (
+            SELECT e.lang, e.id AS subject, r.id AS relation, 3 AS turn
+            FROM entities e CROSS JOIN relations r
+            WHERE hash(e.id::BIGINT * 65536 + r.id) % $share = 0)
         SELECT lang, name, relation
         FROM (SELECT lang, subject, relation, min(turn) AS turn
-              FROM (FROM stated UNION ALL FROM elsewhere) GROUP BY ALL) asked
+              FROM (FROM stated UNION ALL FROM elsewhere UNION ALL FROM pairs) GROUP BY ALL) asked
         JOIN (SELECT id, name FROM entities) named ON named.id = asked.subject
-        ORDER BY turn, hash(subject * 31 + relation), subject, relation LIMIT ?
+        ORDER BY turn, hash(subject * 31 + relation), subject, relation LIMIT $number
         """,
-        [number],
+        {"share": share, "number": number},
     ).fetchall()
     if len(rows) < number:
         raise SystemExit(f"{number:,} queries: the KB has {len(rows):,} different ones.")

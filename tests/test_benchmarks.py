@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, import_kb
@@ -302,3 +303,22 @@ def test_the_generated_parts_of_the_merge_are_what_an_import_stages(
     found = merge.join(tmp_path / "items", "1GiB", parts.num_rows)
     # 1.545 on average; of so few items, the one that ends an eighth of the facts moves it.
     assert found["triples"] / (4_000 * 5 / 8) == pytest.approx(1.545, abs=0.3)
+
+
+def test_questions_of_the_engines_benchmark_are_different_and_stated_ones_come_first(
+    shared_toy: KB, tmp_path: Path
+) -> None:
+    engine = load("engine")
+    asked = shared_toy.num_entities * shared_toy.num_relations
+    for number in (5, asked // 2, asked):
+        engine.write_queries(shared_toy, number, tmp_path / f"{number}.parquet")
+        rows = pq.read_table(tmp_path / f"{number}.parquet").to_pylist()
+        assert len({tuple(row.values()) for row in rows}) == number
+    names = shared_toy.query(
+        "SELECT DISTINCT e.lang, e.name, r.key FROM triples t JOIN entities e ON e.id = t.subject "
+        "JOIN relations r ON r.id = t.relation"
+    ).fetchall()
+    first = [(row["lang"], row["subject"], row["relation"]) for row in rows[: len(names)]]
+    assert set(first) == set(names)
+    with pytest.raises(SystemExit, match="different ones"):
+        engine.write_queries(shared_toy, asked + 1, tmp_path / "more.parquet")

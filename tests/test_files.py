@@ -285,6 +285,20 @@ def test_rows_come_back_from_parquet_and_a_failure_leaves_no_file(tmp_path: Path
     assert names(tmp_path) == ["out.parquet"]
 
 
+def test_a_result_of_many_parts_has_few_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_ROW_GROUP", 5)
+    rows = pa.table({"number": list(range(13))})
+    tables = [rows.slice(start, 2) for start in range(0, 13, 2)]
+    write_rows(iter(tables), rows.schema, tmp_path / "out.parquet")
+    found = pq.ParquetFile(tmp_path / "out.parquet")
+    sizes = [found.metadata.row_group(index).num_rows for index in range(found.num_row_groups)]
+    assert sizes == [6, 6, 1] and found.read() == rows
+    write_rows([], rows.schema, tmp_path / "none.parquet")
+    assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
+
+
 def test_disk_errors_import_neither_duckdb_nor_arrow() -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom prixlm.files import disk_errors\n"

@@ -396,6 +396,8 @@ def parquet_rows(*paths: Path) -> str:
 
 
 ROW_FORMATS = (".parquet", ".tsv", ".csv", ".jsonl")
+_ROW_GROUP = 1 << 16
+"""Rows that a row group of a result has at least: readers go group by group."""
 
 
 def write_rows(
@@ -417,14 +419,28 @@ def write_rows(
     with replacing(out, new=new) as temporary, temporary.open("wb") as file:
         if suffix == ".parquet":
             with pq.ParquetWriter(file, schema) as writer:
-                for table in tables:
-                    writer.write_table(table)
+                for table in _merged(tables):
+                    writer.write_table(table, max(1, table.num_rows))
             return
         if suffix != ".jsonl":
             delimiter = "," if suffix == ".csv" else "\t"
             file.write((delimiter.join(schema.names) + "\n").encode())
         for table in tables:
             _write_text(table, file, suffix)
+
+
+def _merged(tables: "Iterable[pa.Table]") -> "Iterator[pa.Table]":
+    """Join tables until they have the rows of a row group; which ones depends on them alone."""
+    import pyarrow as pa
+
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(part.num_rows for part in held) >= _ROW_GROUP:
+            yield pa.concat_tables(held).combine_chunks()
+            held = []
+    if held:
+        yield pa.concat_tables(held).combine_chunks()
 
 
 def _write_text(table: "pa.Table", file: IO[bytes], suffix: str) -> None:

@@ -1,5 +1,6 @@
 """Jobs without a model: squares of numbers, with shards that fail, die or wait on request."""
 
+import errno
 import os
 import shutil
 import signal
@@ -29,6 +30,8 @@ def square(folder: Path | None, seconds: float, number: int, path: Path) -> None
             os.kill(os.getpid(), signal.SIGKILL)
         if (folder / f"refuse-{number}").exists():
             raise PrixError(f"{number} is not to be squared.")
+        if (folder / f"full-{number}").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
         if (folder / f"unmount-{number}").exists():
             shutil.rmtree(path.parent)
     time.sleep(seconds)

@@ -4,7 +4,9 @@
 """
 
 import dataclasses
+import logging
 import os
+import platform
 import random
 import signal
 import socket
@@ -12,11 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from prixlm import KB, PrixError
@@ -25,6 +25,7 @@ from prixlm.engine.jobs import EngineConfig, make_parts
 from prixlm.engine.workspace import open_workspace
 from prixlm.errors import ShardsFailed
 from prixlm.training.pretrain import pretrain
+from tests.engine.clusters import add_node, kill_node, on, workers_of
 from tests.engine.helpers import NUM_SHARDS, OfOtherCode, expected, squares, tried
 from tests.engine.test_jobs import run
 from tests.training.helpers import TINY
@@ -32,40 +33,17 @@ from tests.training.helpers import TINY
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray itself
 
-ROOT = Path(__file__).parents[2]
 DRIVER = """
 import sys
 from pathlib import Path
 from prixlm.engine.jobs import EngineConfig
+from tests.engine.clusters import add_node, kill_node, on, workers_of
 from tests.engine.helpers import squares
 from tests.engine.test_jobs import run
-folder, address, number, seconds = sys.argv[1:]
-config = EngineConfig(kind="ray", address=address, workers=3)
+folder, address, number, seconds, workers = sys.argv[1:]
+config = EngineConfig(kind="ray", address=address, workers=int(workers) or None)
 run(squares(Path(folder), int(number), float(seconds)), Path(folder), config)
 """
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Any]:
-    """A Ray cluster of three nodes on this machine: a head without workers, and two others."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # Workers import the tests; nodes inherit the environment of the one that starts them.
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
-        made = Cluster(
-            initialize_head=True,
-            head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20},
-        )
-        for _ in range(2):
-            made.add_node(num_cpus=1, object_store_memory=100 << 20)
-        yield made
-        made.shutdown()
-
-
-def on(nodes: Any, workers: int = 3) -> EngineConfig:
-    return EngineConfig(kind="ray", address=nodes.address, workers=workers)
 
 
 def test_ray_makes_the_parts_of_one_process_whatever_fails_and_dies(
@@ -90,9 +68,16 @@ def test_ray_makes_the_parts_of_one_process_whatever_fails_and_dies(
     assert run(squares(tmp_path), tmp_path) == expected(), "finished by another engine"
 
 
-def test_what_the_user_can_fix_stops_the_job_on_ray(nodes: Any, tmp_path: Path) -> None:
+def test_an_error_of_a_shard_ends_nothing_but_one_of_loading_does_on_ray(
+    nodes: Any, tmp_path: Path
+) -> None:
     (tmp_path / "refuse-2").touch()
-    with pytest.raises(PrixError, match="2 is not to be squared"):
+    (tmp_path / "full-5").touch()
+    with pytest.raises(ShardsFailed, match=r"2 of 12 parts failed in 3 tries each: part-002"):
+        run(squares(tmp_path), tmp_path, on(nodes, workers=1))
+    assert len(list((tmp_path / "work").glob("part-*"))) == NUM_SHARDS - 2
+    (tmp_path / "broken").touch()
+    with pytest.raises(PrixError, match="cannot load its state: OSError: the model is not there"):
         run(squares(tmp_path), tmp_path, on(nodes, workers=1))
 
 
@@ -156,27 +141,14 @@ def test_an_error_of_ray_is_its_cause(text: str, reason: str) -> None:
 
 
 def start_driver(
-    nodes: Any, folder: Path, number: int, seconds: float
+    nodes: Any, folder: Path, number: int, seconds: float, workers: int = 3
 ) -> "subprocess.Popen[bytes]":
-    """Run the job in a process of its own, which can be killed."""
+    """Run the job in a process of its own, which can be killed. workers: 0 for all CPUs."""
     (folder / "driver.py").write_text(DRIVER)
     command = [sys.executable, folder / "driver.py", folder, nodes.address]
     with (folder / "stderr").open("a") as errors:
-        return subprocess.Popen([*command, str(number), str(seconds)], stderr=errors)
-
-
-def kill_node(nodes: Any, number: int) -> None:
-    """End a node and its workers at once, without a good-bye."""
-    node = sorted(nodes.worker_nodes, key=lambda node: str(node.unique_id))[number]
-    nodes.remove_node(node, allow_graceful=False)
-
-
-def is_worker(pid: int) -> bool:
-    """Whether a process is one of Ray's: the number may be that of another process by now."""
-    try:
-        return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return False
+        values = map(str, (number, seconds, workers))
+        return subprocess.Popen([*command, *values], stderr=errors)
 
 
 def wait_for_parts(folder: Path, number: int, driver: "subprocess.Popen[bytes]") -> None:
@@ -194,7 +166,7 @@ def test_a_killed_node_and_a_killed_driver_change_nothing(nodes: Any, tmp_path: 
     wait_for_parts(tmp_path, 9, driver)
     driver.kill()
     driver.wait()
-    nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+    add_node(nodes)
     assert 9 <= len(list((tmp_path / "work").glob("part-*"))) < number
     assert run(squares(tmp_path, number), tmp_path, EngineConfig(workers=2)) == expected(number)
 
@@ -214,14 +186,13 @@ def test_random_kills_lose_no_part_and_make_none_twice(
         if driver.poll() == 0:
             break
         if kind == "worker":
-            pids = {int(line.split()[1]) for line in (tmp_path / "log").read_text().splitlines()}
-            alive = [pid for pid in sorted(pids) if is_worker(pid)]
-            if not alive:
+            workers = workers_of(nodes)
+            if not workers:
                 continue
-            os.kill(generator.choice(alive), signal.SIGKILL)
+            os.kill(generator.choice(workers), signal.SIGKILL)
         elif kind == "node":
             kill_node(nodes, generator.randrange(2))
-            nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+            add_node(nodes)
         else:
             driver.kill()
             driver.wait()
@@ -232,13 +203,113 @@ def test_random_kills_lose_no_part_and_make_none_twice(
     begun = tried(tmp_path)
     assert run(squares(tmp_path, number), tmp_path, on(nodes)) == expected(number), killed
     assert tried(tmp_path) == begun, "finished parts are not made again"
-    # Begun again is only what a kill has interrupted; the workers of a dead driver may each begin
-    # the shard that they have received beside the one that they make.
-    interrupted = sum({"worker": 1, "node": 1, "driver": 2 * 3}[kind] for kind in killed)
+    # Begun again is only what a kill has interrupted: a worker has one shard at a time.
+    interrupted = sum({"worker": 1, "node": 1, "driver": 3}[kind] for kind in killed)
     assert set(begun) == set(range(number)) and len(begun) <= number + interrupted, killed
     assert {path.name for path in (tmp_path / "work").glob("part-*")} == {
         shard.part for shard in squares(number=number).shards
     }
+
+
+def pids_of(folder: Path) -> set[str]:
+    """The processes that have begun shards."""
+    return {line.split()[1] for line in (folder / "log").read_text().splitlines()}
+
+
+@pytest.mark.skipif(not os.environ.get("PRIXLM_TEST_CLUSTER"), reason="make test-cluster runs it")
+def test_a_job_is_finished_on_the_nodes_that_are_left(nodes: Any, tmp_path: Path) -> None:
+    """Two of three nodes are killed, one after the other, and nobody replaces them."""
+    number = 90
+    driver = start_driver(nodes, tmp_path, number, 0.2)
+    try:
+        for parts in (6, 18):
+            wait_for_parts(tmp_path, parts, driver)
+            kill_node(nodes, 0)
+        assert driver.wait(300) == 0, (tmp_path / "stderr").read_text()
+        assert sum(node["Alive"] for node in ray_nodes(nodes)) == 1
+    finally:
+        driver.kill()
+        driver.wait()
+        while len(nodes.worker_nodes) < 2:
+            add_node(nodes)
+    begun = tried(tmp_path)
+    assert run(squares(tmp_path, number), tmp_path) == expected(number)
+    assert tried(tmp_path) == begun and len(begun) <= number + 2
+
+
+@pytest.mark.skipif(not os.environ.get("PRIXLM_TEST_CLUSTER"), reason="make test-cluster runs it")
+def test_nodes_that_join_late_get_work(nodes: Any, tmp_path: Path) -> None:
+    """Without --workers: the job has as many as there are CPUs, also those that come."""
+    number = 300
+    for _ in range(2):
+        nodes.remove_node(nodes.worker_nodes.copy().pop(), allow_graceful=True)
+    driver = start_driver(nodes, tmp_path, number, 0.5, workers=0)
+    try:
+        wait_for_parts(tmp_path, 3, driver)
+        assert len(pids_of(tmp_path)) == 1
+        for _ in range(2):
+            add_node(nodes)
+        deadline = time.monotonic() + 120
+        while len(pids_of(tmp_path)) < 3 and time.monotonic() < deadline:
+            assert driver.poll() is None, (tmp_path / "stderr").read_text()
+            time.sleep(0.1)
+        assert len(pids_of(tmp_path)) == len(workers_of(nodes)) == 3
+        assert driver.wait(300) == 0, (tmp_path / "stderr").read_text()
+    finally:
+        driver.kill()
+        driver.wait()
+        while len(nodes.worker_nodes) < 2:
+            add_node(nodes)
+    assert run(squares(tmp_path, number), tmp_path) == expected(number)
+
+
+def ray_nodes(nodes: Any) -> list[dict[str, Any]]:
+    """What the cluster says of its nodes."""
+    with cluster._connected(on(nodes)) as connected:
+        found: list[dict[str, Any]] = connected.nodes()
+    return found
+
+
+HOLDER = """
+import sys, time, ray
+ray.init(sys.argv[1], logging_level="ERROR", log_to_driver=False)
+
+@ray.remote(num_cpus=1)
+class Held:
+    def begin(self):
+        return True
+
+held = [Held.remote() for _ in range(3)]
+ray.get([one.begin.remote() for one in held])
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_job_that_waits_for_cpus_says_so_and_goes_on(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_SILENCE", 2.0)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, nodes.address], stdout=subprocess.PIPE, text=True
+    )
+    said = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+            holder.kill()
+
+    listener = Listener()
+    logging.getLogger("prixlm.engine.cluster").addHandler(listener)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        assert run(squares(tmp_path), tmp_path, on(nodes, workers=1)) == expected()
+    finally:
+        logging.getLogger("prixlm.engine.cluster").removeHandler(listener)
+        holder.kill()
+        holder.wait()
+    assert len(said) == 1 and "no worker has started after 2 s: 0 of 3 CPUs" in said[0]
 
 
 @pytest.fixture(scope="module")
@@ -292,11 +363,13 @@ def test_random_kills_change_no_answer(
         if driver.poll() is not None:
             break
         if kind == "worker":
-            workers = [process.pid for process in psutil.process_iter() if is_worker(process.pid)]
+            workers = workers_of(nodes)
+            if not workers:
+                continue
             os.kill(generator.choice(workers), signal.SIGKILL)
         elif kind == "node":
             kill_node(nodes, generator.randrange(2))
-            nodes.add_node(num_cpus=1, object_store_memory=100 << 20)
+            add_node(nodes)
         else:
             driver.kill()
             driver.wait()
@@ -316,6 +389,57 @@ def test_no_cluster_at_the_address_is_one_line_at_once(tmp_path: Path) -> None:
     with pytest.raises(PrixError, match=rf"no Ray cluster at 127.0.0.1:{port} .*ray start --head"):
         run(squares(), tmp_path, config)
     assert time.monotonic() - started < 30
+
+
+def test_another_version_of_ray_is_named(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = (ray.__version__, platform.python_version())
+    monkeypatch.setattr(ray._private.utils, "compute_version_info", lambda: ("1.2.3", "3.4.5"))
+    with pytest.raises(PrixError) as caught:
+        run(squares(), tmp_path, on(nodes))
+    assert str(caught.value) == (
+        f"the Ray cluster at {nodes.address} has Ray {own[0]} and Python {own[1]}, and this "
+        "machine Ray 1.2.3 and Python 3.4.5: install the same versions on all machines."
+    )
+
+
+INTRUDER = """
+import sys
+from prixlm.engine import cluster
+from prixlm.engine.jobs import EngineConfig
+from prixlm.errors import PrixError
+try:
+    with cluster._connected(EngineConfig(kind="ray", address=sys.argv[1])) as ray:
+        print(len(ray.nodes()))
+except PrixError as error:
+    print(error)
+"""
+
+
+def test_a_ray_of_this_machine_lets_nobody_in_without_its_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with cluster._connected(EngineConfig(kind="ray", workers=1)) as started:
+        address = started.get_runtime_context().gcs_address
+        token = os.environ["RAY_AUTH_TOKEN"]
+        shown = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+        assert not any(token.encode() in line for line in shown)
+        environment = dict(os.environ)
+        answers = []
+        for given in (token, "0" * 64, None):
+            del environment["RAY_AUTH_TOKEN"], environment["RAY_AUTH_MODE"]
+            if given is not None:
+                environment |= {"RAY_AUTH_TOKEN": given, "RAY_AUTH_MODE": "token"}
+            command = [sys.executable, "-c", INTRUDER, address]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            answers.append(done.stdout.strip())
+            environment |= {"RAY_AUTH_TOKEN": token, "RAY_AUTH_MODE": "token"}
+    assert answers[0] == "1"
+    assert all(f"the Ray cluster at {address} refused" in answer for answer in answers[1:]), answers
+    assert "RAY_AUTH_MODE" not in os.environ and "RAY_AUTH_TOKEN" not in os.environ
 
 
 def test_a_worker_needs_room_on_one_machine() -> None:

@@ -47,10 +47,11 @@ def test_a_shard_that_always_ends_its_process_is_named(tmp_path: Path) -> None:
     assert tried(tmp_path) == sorted([*range(NUM_SHARDS), 3, 3])
 
 
-def test_an_error_that_the_user_can_fix_comes_from_the_worker(tmp_path: Path) -> None:
+def test_an_error_that_the_user_can_fix_is_that_of_its_shard(tmp_path: Path) -> None:
     (tmp_path / "refuse-0").touch()
-    with pytest.raises(PrixError, match="0 is not to be squared"):
+    with pytest.raises(ShardsFailed, match=r"part-000\.txt.*: 0 is not to be squared\.$"):
         run(squares(tmp_path), tmp_path, TWO)
+    assert tried(tmp_path) == [0, 0, *range(NUM_SHARDS)]
 
 
 def test_a_state_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_a_state_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
 def test_a_disk_that_is_gone_ends_the_job_with_one_line(tmp_path: Path) -> None:
     """The worker would otherwise be replaced and given the same shard for ever."""
     (tmp_path / "unmount-3").touch()
-    with pytest.raises(PrixError, match=r"the worker on .* ended \(FileNotFoundError: .*again"):
+    with pytest.raises(PrixError, match=r"work cannot be used on .* its disk is gone, or .*again"):
         run(squares(tmp_path), tmp_path, TWO)
 
 

@@ -5,8 +5,11 @@ are renamed into place by `jobs.Worker`, which also bounds the tries of a shard.
 """
 
 import contextlib
+import importlib
 import logging
 import os
+import re
+import secrets
 import signal
 import socket
 import threading
@@ -30,8 +33,11 @@ _OBJECT_STORE = 100 << 20
 """Bytes of the object store of a Ray that we start: only numbers and short texts pass through."""
 _PATIENCE = 5.0
 """Seconds that a cluster's port has to answer in."""
+_SILENCE = 60.0
+"""Seconds after which the command says that no worker has started."""
 _LAST_STEP = 30.0
 """Seconds that a thread of Ray Data may still take after its executor was shut down."""
+_log = logging.getLogger(__name__)
 
 
 def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Running:
@@ -48,18 +54,13 @@ def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Run
             _Actor,
             fn_constructor_args=arguments,
             batch_size=1,
-            compute=ray.data.ActorPoolStrategy(
-                min_size=1,
-                max_size=workers,
-                initial_size=workers,
-                max_tasks_in_flight_per_actor=2,
-            ),
+            compute=_pool(ray, workers, min(config.workers or len(shards), len(shards))),
             num_cpus=1,
             num_gpus=config.gpus_per_worker,
         )
         try:
             # Closed here, so that the executor is shut down before the connection.
-            with contextlib.closing(iter(results.iter_rows())) as answers:
+            with _watching(ray, task), contextlib.closing(iter(results.iter_rows())) as answers:
                 for row in answers:
                     if row["error"]:
                         raise PrixError(row["error"])
@@ -73,6 +74,17 @@ def run_on_ray(task: Task, shards: Sequence[Shard], config: EngineConfig) -> Run
             ) from error
 
 
+def _pool(ray: Any, workers: int, most: int) -> Any:
+    """Return how many actors there are: at first, and at most, as machines join the cluster."""
+    return ray.data.ActorPoolStrategy(
+        min_size=1,  # machines may also leave
+        max_size=most,
+        initial_size=workers,
+        # A second one would wait behind a long shard while other actors have nothing to do.
+        max_tasks_in_flight_per_actor=1,
+    )
+
+
 def _set_up_data(ray: Any, init_deaths: int) -> None:
     """Set what Ray Data prints, and when it gives up.
 
@@ -83,7 +95,42 @@ def _set_up_data(ray: Any, init_deaths: int) -> None:
     context.print_on_execution_start = False
     context.max_consecutive_actor_init_deaths = init_deaths
     context.execution_no_progress_timeout_s = -1  # a shard may take longer than any limit of Ray's
+    # Of shards in work by actors. Once all have one, Ray adds actors where machines have joined.
+    context.autoscaling_config.actor_pool_util_upscaling_threshold = 1.0
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the command prints its own errors
+
+
+@contextlib.contextmanager
+def _watching(ray: Any, task: Task) -> Iterator[None]:
+    """Say once, after `_SILENCE` seconds, that no worker has started, and why."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        # Whatever fails here, the job itself reports.
+        with contextlib.suppress(Exception):
+            if not ended.wait(_SILENCE) and not task.parts.is_begun():
+                _log.warning("%s", _describe_waiting(ray))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join(_LAST_STEP)
+
+
+def _describe_waiting(ray: Any) -> str:
+    free, total = ray.available_resources(), ray.cluster_resources()
+    counts = (
+        f"{free.get(kind, 0):g} of {total[kind]:g} {kind}s"
+        for kind in ("CPU", "GPU")
+        if total.get(kind)
+    )
+    return (
+        f"no worker has started after {_SILENCE:g} s: {' and '.join(counts)} of the cluster are "
+        "free. Other jobs may hold the rest (`ray status`); waiting for them."
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -149,22 +196,47 @@ def _connected(config: EngineConfig) -> Iterator[Any]:
     else:
         _check_port(config.address)
         options["address"] = config.address
+    with contextlib.nullcontext() if config.address is not None else _own_token():
+        try:
+            with _own_signals():
+                ray.init(**options)
+        except Exception as error:  # a machine that is too busy to start it is a plain `Exception`
+            raise PrixError(_not_connected(config.address, error)) from error
+        try:
+            yield ray
+        finally:
+            _wait_for_executors()
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_token() -> Iterator[None]:
+    """Let only this command use the Ray that it starts, unless the user has chosen how.
+
+    Ray listens on all addresses of the machine, and whoever it lets in can run code.
+    """
+    if "RAY_AUTH_MODE" in os.environ:
+        yield
+        return
+    before = os.environ.get("RAY_AUTH_TOKEN")
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    _read_token_again()
     try:
-        with _own_signals():
-            ray.init(**options)
-    except Exception as error:  # a machine that is too busy to start it is a plain `Exception`
-        if config.address is not None:
-            raise PrixError(_no_cluster(config.address, error)) from None
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise PrixError(
-            f"Ray did not start on this machine ({reason}). Run the same command again when it is "
-            "less busy, or use --workers without --engine ray."
-        ) from error
-    try:
-        yield ray
+        yield
     finally:
-        _wait_for_executors()
-        ray.shutdown()
+        del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
+        if before is not None:
+            os.environ["RAY_AUTH_TOKEN"] = before
+        _read_token_again()
+
+
+def _read_token_again() -> None:
+    """Let Ray read its mode and token from the environment, as it does only once in a process."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    with contextlib.suppress(AttributeError):  # of versions without tokens
+        loader = raylet.AuthenticationTokenLoader.instance()
+        raylet.Config.initialize("")
+        loader.reset_cache()
 
 
 def _wait_for_executors() -> None:
@@ -197,11 +269,34 @@ def _check_port(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), _PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise PrixError(_no_cluster(address, error)) from None
+        raise PrixError(_not_connected(address, error)) from None
 
 
-def _no_cluster(address: str, error: Exception) -> str:
-    reason = (str(error).splitlines() or [""])[0].rstrip(".")
+def _not_connected(address: str | None, error: BaseException) -> str:
+    """Return what to tell the user when Ray could not be started, or did not let us in."""
+    while error.__cause__ is not None:  # Ray may say only that it failed to connect
+        error = error.__cause__
+    lines = str(error).splitlines() or [type(error).__name__]
+    reason = lines[0].rstrip(".")
+    if address is None:
+        return (
+            f"Ray did not start on this machine ({reason}). Run the same command again when it is "
+            "less busy, or use --workers without --engine ray."
+        )
+    if reason.startswith("Version mismatch"):
+        # Four lines: Ray and Python of the cluster, then those of this process.
+        found = re.findall(r"(?:Ray|Python): *(\S+)", str(error))
+        if len(found) == 4:
+            return (
+                f"the Ray cluster at {address} has Ray {found[0]} and Python {found[1]}, and this "
+                f"machine Ray {found[2]} and Python {found[3]}: install the same versions on all "
+                "machines."
+            )
+    if "AuthenticationError" in f"{type(error).__name__} {error}":  # or in a traceback of its text
+        return (
+            f"the Ray cluster at {address} refused this command: set RAY_AUTH_MODE=token and the "
+            "cluster's RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH."
+        )
     return (
         f"no Ray cluster at {address} ({reason}): start one with `ray start --head`, or leave out "
         "--address."

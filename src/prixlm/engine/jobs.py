@@ -24,14 +24,14 @@ import platform
 import shutil
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from prixlm.engine.parts import FolderParts, Parts, StoreParts
+from prixlm.engine.parts import FolderParts, Parts, PartsUnusable, StoreParts
 from prixlm.engine.workspace import Workspace
 from prixlm.errors import PrixError, ShardsFailed, Stopped
-from prixlm.files import disk_errors
 from prixlm.threads import describe_threads, usable_cores
 from prixlm.types import Progress
 
@@ -49,6 +49,8 @@ class HasInputs(Protocol):
 
 _COMPARED = ("torch", "transformers", "numpy", "pyarrow", "scikit-learn")
 """Packages beside our own that decide the bytes of parts."""
+_FETCHING = 8
+"""Parts that are copied from a store at the same time."""
 _SHOWN = 3
 """Shards that an error names."""
 _SHOWN_HASH = 24
@@ -152,6 +154,7 @@ class Worker:
     def __init__(self, task: Task, work: Work | None = None) -> None:
         """Check the worker, and load its state unless it is given."""
         task.check_worker()
+        task.parts.note_begun()
         if work is None:
             assert task.load is not None
             work = task.load()
@@ -163,30 +166,32 @@ class Worker:
     def make(self, shard: Shard) -> str | None:
         """Make the part of a shard unless it exists; return why the last try failed, if all did.
 
-        What the user can fix (`PrixError`) is raised at once.
+        Any error counts as a failed try, also one that the user can fix: it may be that of one
+        shard, of one machine's disk, or of a store that did not answer for a while. Only what keeps
+        all parts from being written (`PartsUnusable`) is raised.
         """
-        parts = self._task.parts
-        problem = "every try ended the process; it may be out of memory"
-        while True:
-            # Not a try: without the place of the parts, no shard can be made at all.
-            with disk_errors(parts.temporary(shard.part)):
+        parts, tries = self._task.parts, self._task.tries
+        problem = "Every try ended the process; it may be out of memory"
+        for _ in range(tries):
+            try:
                 if parts.has(shard.part):
                     return None
-                if parts.note_try(shard.part) >= self._task.tries:
-                    return problem
-            try:
+                if parts.note_try(shard.part) >= tries:
+                    break
                 self._try(shard)
-            except (PrixError, Stopped):
+                return None
+            except (PartsUnusable, Stopped):
                 raise
             except Exception as error:
                 _log.info("%s failed", shard.part, exc_info=True)
-                problem = describe_error(error)
+                problem = f"The last error was on {platform.node()}: {describe_error(error)}"
+                parts.check()
+        return problem
 
     def _try(self, shard: Shard) -> None:
         temporary = self._task.parts.temporary(shard.part)
         try:
-            with disk_errors(temporary.parent):
-                self._work(shard.value, temporary)
+            self._work(shard.value, temporary)
             self._task.parts.publish(temporary, shard.part)
         finally:
             if temporary.is_dir():
@@ -232,7 +237,7 @@ def check_inputs(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
 
 
 Made = tuple[Shard, str | None]
-"""A shard, and why it could not be made; None if it was."""
+"""A shard, and a sentence why it could not be made; None if it was."""
 Running = Generator[Made, None, None]
 """Shards in the order in which they are finished. Closing it ends the workers."""
 
@@ -283,9 +288,23 @@ def make_parts(
         raise ShardsFailed(
             f"{len(failed):,} of {len(job.shards):,} parts failed in {tries} tries each: "
             f"{names}{more}. The other parts are kept in {workspace}; run the same command "
-            f"again to try these. The last error: {failed[-1][1]}."
+            f"again to try these. {failed[-1][1]}."
         )
-    return [workspace.fetch(shard.part) for shard in job.shards]
+    return _fetch_parts(job, workspace)
+
+
+def _fetch_parts(job: ShardJob, workspace: Workspace) -> list[Path]:
+    """Return the paths of all parts, after copying those that are in a store only."""
+    names = [shard.part for shard in job.shards]
+    if workspace.store is None:
+        return [workspace.fetch(name) for name in names]
+    # Most of the time of a small object is waiting for the store.
+    with ThreadPoolExecutor(_FETCHING) as threads:
+        try:
+            return list(threads.map(workspace.fetch, names))
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
 
 
 def _start_run(workspace: Workspace) -> Parts:
@@ -341,7 +360,9 @@ def ended_message(error: Exception) -> str:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error in one line, with the place that raised it."""
+    """Return an error in one line: what the user can fix as it is, any other with its place."""
+    if isinstance(error, PrixError):
+        return str(error).rstrip(".")
     text = (str(error).splitlines() or [""])[0][:200]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name} line {frames[-1].lineno})" if frames else ""

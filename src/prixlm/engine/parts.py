@@ -4,8 +4,11 @@ Both keep the two promises that `jobs` is built on. A part has its name only whe
 try is noted before it starts, so that one that ends its process counts too.
 """
 
+import contextlib
+import platform
 import tempfile
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,10 +18,21 @@ from prixlm.errors import PrixError
 from prixlm.files import disk_errors, take_name
 
 _TOKEN = "driver"
+_BEGUN = "begun"
+"""Name of the mark that a worker has received its task."""
+_ROOM = 1 << 20
+"""Bytes that a folder of parts must have room for."""
+
+
+class PartsUnusable(PrixError):
+    """No part can be written at all, whatever the shard: the folder is gone, or its disk full."""
 
 
 class Parts(Protocol):
-    """What a worker knows about the place of the parts. Picklable."""
+    """What a worker knows about the place of the parts. Picklable.
+
+    What keeps all parts from being written is `PartsUnusable`; any other error is that of one try.
+    """
 
     def is_seen(self) -> bool:
         """Whether this machine sees what the driver has written there."""
@@ -34,6 +48,15 @@ class Parts(Protocol):
 
     def publish(self, temporary: Path, part: str) -> None:
         """Give a whole part its name."""
+
+    def check(self) -> None:
+        """Raise `PartsUnusable` if no part can be written; called after a try that has failed."""
+
+    def note_begun(self) -> None:
+        """Note that a worker has received its task."""
+
+    def is_begun(self) -> bool:
+        """Whether any worker has received its task."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +92,7 @@ class FolderParts:
     def note_try(self, part: str) -> int:
         """Note that a part is tried, and return how often it was before."""
         # One byte per try. In a folder that the next driver has moved away, this fails.
-        with (self.running / f"{part}.tries").open("ab") as file:
+        with self._usable(), (self.running / f"{part}.tries").open("ab") as file:
             before = file.tell()
             file.write(b".")
         return before
@@ -82,6 +105,39 @@ class FolderParts:
         """Give a whole part its name."""
         with disk_errors(self.folder / part):
             take_name(temporary, self.folder / part)
+
+    def check(self) -> None:
+        """Raise `PartsUnusable` if the folder is gone or has no room."""
+        probe = self.temporary("room")
+        with self._usable():
+            try:
+                probe.write_bytes(bytes(_ROOM))
+            finally:
+                probe.unlink(missing_ok=True)
+
+    def note_begun(self) -> None:
+        """Note that a worker has received its task."""
+        with self._usable():
+            (self.running / _BEGUN).touch()
+
+    def is_begun(self) -> bool:
+        """Whether any worker has received its task."""
+        return (self.running / _BEGUN).exists()
+
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Turn an error of the folder into `PartsUnusable`."""
+        try:
+            with disk_errors(self.folder / _TOKEN):
+                yield
+        except PrixError as error:  # a full disk, or one that cannot be written
+            raise PartsUnusable(error) from None
+        except OSError as error:
+            raise PartsUnusable(
+                f"the folder of parts {self.folder} cannot be used on {platform.node()} any more "
+                f"({error.strerror or error}): its disk is gone, or another run has begun there. "
+                "Finished parts are kept; run the same command again."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -132,3 +188,14 @@ class StoreParts:
     def publish(self, temporary: Path, part: str) -> None:
         """Give a whole part its name. A part in a store is a file, not a folder."""
         remote.upload(temporary, f"{self.uri}/{part}")
+
+    def check(self) -> None:
+        """Do nothing: a store that does not answer this machine may answer the others."""
+
+    def note_begun(self) -> None:
+        """Note that a worker has received its task."""
+        remote.mark(f"{self.uri}/running/{self.token}/{_BEGUN}")
+
+    def is_begun(self) -> bool:
+        """Whether any worker has received its task."""
+        return remote.exists(f"{self.uri}/running/{self.token}/{_BEGUN}")
