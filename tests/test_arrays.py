@@ -10,6 +10,8 @@ from prixlm.arrays import (
     find_ranges,
     group_starts,
     hash_share,
+    is_in_sorted,
+    join_pairs,
     pair_keys,
     ragged_offsets,
     ragged_ranges,
@@ -99,3 +101,15 @@ def test_random_positions_are_even_and_depend_on_the_seed() -> None:
     assert (positions == random_positions(1000, 0)).all()
     assert (positions != random_positions(1000, 1)).any()
     assert random_positions(0, 0).tolist() == []
+
+
+def test_ids_are_joined_with_all_their_pairs() -> None:
+    left, right = np.array([5, 2, 5, 7]), np.array([50, 20, 51, 70])
+    row, found = join_pairs(np.array([5, 1, 2]), left, right)
+    assert row.tolist() == [0, 0, 2] and found.tolist() == [50, 51, 20]
+
+
+def test_values_are_found_among_sorted_ones() -> None:
+    values, known = np.array([0, 3, 9, 4]), np.array([3, 4, 4, 8])
+    assert is_in_sorted(values, known).tolist() == np.isin(values, known).tolist()
+    assert is_in_sorted(values, known[:0]).tolist() == [False] * 4

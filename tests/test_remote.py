@@ -123,6 +123,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own for each test, and short pauses."""
     monkeypatch.setenv("PRIXLM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote, "_PATIENCE", 0.1)
     return tmp_path / "cache"
 
 
@@ -162,6 +163,22 @@ def test_a_folder_of_this_machine_may_be_named_as_one_of_a_store(
 def test_an_unknown_scheme_is_one_line() -> None:
     with pytest.raises(PrixError, match=r"ftq://x/y cannot be opened .*expected s3://BUCKET/NAME"):
         remote.local_folder("ftq://x/y")
+
+
+@needs_server
+def test_objects_that_no_disk_can_hold_are_refused_in_one_line(
+    store: Proxy, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_text("x")
+    for name in ("a", "a/b"):
+        remote.upload(tmp_path / "x", f"s3://bucket/both/{name}")
+    with pytest.raises(PrixError, match=r"has an object 'a' and another one 'a/b': no disk"):
+        remote.local_folder("s3://bucket/both")
+    remote.upload(tmp_path / "x", f"s3://bucket/long/{'n' * 300}")
+    with pytest.raises(PrixError, match="not a name of a file in a folder"):
+        remote.local_folder("s3://bucket/long")
+    with pytest.raises(PrixError, match="not a name of a file in a folder"):
+        remote.local_source(f"s3://bucket/long/{'n' * 300}")
 
 
 @needs_server

@@ -104,3 +104,20 @@ def random_positions(number: int, seed: int) -> Array:
     Items below 0.5 are a random half, those below 0.75 that half and a further quarter.
     """
     return np.asarray(np.argsort(np.random.default_rng(seed).permutation(number)) / max(1, number))
+
+
+def join_pairs(ids: Array, left: Array, right: Array) -> tuple[Array, Array]:
+    """Join ids with pairs of ids: return the row of each match, and its right-hand id."""
+    order = np.argsort(left, kind="stable")
+    low = np.searchsorted(left, ids, sorter=order)
+    high = np.searchsorted(left, ids, side="right", sorter=order)
+    position, row = ragged_ranges(low, high)
+    return row, right[order[position]]
+
+
+def is_in_sorted(values: Array, known: Array) -> Array:
+    """Return which values are among sorted ones: (N,) bool. Faster than `np.isin` if N is small."""
+    if not len(known):
+        return np.zeros(len(values), bool)
+    position = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.asarray(known[position] == values)

@@ -8,15 +8,19 @@ A path with a scheme (s3, gs, abfs, hdfs, or `fsspec+NAME` for any file system o
 and written through Arrow's file systems; `AWS_ENDPOINT_URL` names an S3 server other than Amazon's.
 KBs and models are mapped into memory, so they are copied to a cache on disk, `PRIXLM_CACHE` or
 `~/.cache/prixlm`, under a hash of what the store lists: a folder that changes is fetched again. An
-object gets its name when all of it has arrived. A broken connection is tried again.
+object gets its name when all of it has arrived. A broken connection is tried again for a minute.
 """
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
+import random
 import re
+import shutil
 import tempfile
 import time
 import uuid
@@ -30,13 +34,26 @@ from prixlm.errors import PrixError
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):(/+)")
 _WITHOUT_HOST = ("fsspec+file", "fsspec+local")
 _BLOCK = 8 << 20
-_TRIES = 5
-_FIRST_PAUSE = 0.2
-"""Seconds before the second try; each further pause is twice as long."""
+_PATIENCE = 60.0
+"""Seconds of pauses in all after which a store that does not answer is given up."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
+"""Seconds before the second try; each further pause is twice as long, up to the longest."""
+_REFUSALS = re.compile(
+    r"NO_SUCH_BUCKET|ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH"
+    r"|INVALID_CLIENT_TOKEN_ID|MISSING_AUTHENTICATION_TOKEN|UNRECOGNIZED_CLIENT"
+    r"|HTTP status 40[0134]|Bucket '.*' not found"
+)
+"""What Arrow says of requests that would be refused again."""
+_REFUSED = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError)
+_QUIET = 10.0
+"""Seconds that a copy may take before a line says how far it is; then one a minute."""
+_LONGEST_NAME = 255
+"""Bytes of a file's name on the disks of Linux."""
 _MOST_COPIED = 5 << 30
 """Bytes of the largest object that S3 copies in one request, as a move does."""
 _SENDING = ".sending"
 """Ending of an object that is being uploaded; readers of a folder do not see it."""
+_READ_FROM_END = (".parquet", ".zip")
 _LAST = ("manifest.json", "work.json", "table.json", "prixlm.json")
 """Files that make a folder what it is: uploaded last, and removed first when it is replaced."""
 UPLOADING = "uploading.txt"
@@ -88,21 +105,10 @@ def local_folder(path: Path | str) -> Path:
     """Return a folder on this machine: `path` itself, or the copy of a remote folder."""
     if not is_remote(path):
         return Path(path)
-    from prixlm.files import locked, whole_folder
-
     uri = uri_of(path).rstrip("/")
     store, root = _open(uri)
     files = _list(store, root, uri)
-    copy = _copy_of(uri, files)
-    if copy.is_dir():
-        return copy
-    # The lock is that of the parent: only one worker of a machine fetches, the others wait.
-    with locked(copy.parent, wait=True):
-        if not copy.is_dir():
-            with whole_folder(copy) as temporary:
-                for name, size, _ in files:
-                    _fetch(store, f"{root}/{name}", size, temporary / name)
-    return copy
+    return _copied(store, root, uri, files, _copy_of(uri, files))
 
 
 def local_source(path: Path | str) -> Path:
@@ -112,26 +118,67 @@ def local_source(path: Path | str) -> Path:
     """
     if not is_remote(path):
         return Path(path)
-    from prixlm.files import locked, whole_folder
-
     uri = uri_of(path).rstrip("/")
     store, name = _open(uri)
     info = _again(lambda: store.get_file_info(name), uri)
     if not info.is_file:
         return local_folder(path)
-    copy = _copy_of(uri, [("", info.size, info.mtime_ns or 0)])
-    _check_name(copy.name, uri)
-    with locked(copy.parent.parent, wait=True):
-        if not copy.parent.is_dir():
-            with whole_folder(copy.parent) as temporary:
-                _fetch(store, name, info.size, temporary / copy.name)
-    return copy
+    files = [("", info.size, info.mtime_ns or 0)]
+    return _copied(store, name, uri, files, _copy_of(uri, files))
+
+
+def fetch_heads(path: Path | str, folder: Path, size: int) -> dict[Path, int]:
+    """Copy the first `size` bytes of a remote file, or of each file of a folder; of some all.
+
+    For a look at a dump. Returns the size that the store states, by the local path of each file. It
+    is all of those that can be read from their end only (.parquet, .zip).
+    """
+    uri = uri_of(path).rstrip("/")
+    store, root = _open(uri)
+    info = _again(lambda: store.get_file_info(root), uri)
+    files = [("", info.size, 0)] if info.is_file else _list(store, root, uri)
+    home, sizes = folder / uri.rsplit("/", 1)[-1], {}
+    for name, whole, _ in files:
+        target = home / name if name else home
+        wanted = whole if target.suffix.lower() in _READ_FROM_END else min(size, whole)
+        _fetch(store, f"{root}/{name}" if name else root, wanted, target)
+        sizes[target] = whole
+    return sizes
 
 
 def _copy_of(uri: str, files: list[tuple[str, int, int]]) -> Path:
     """Return where this machine's copy of a folder is, given what the store lists of it."""
+    name = uri.rsplit("/", 1)[-1]
+    _check_name(name, uri)
     digest = hashlib.sha256(json.dumps([uri, files]).encode()).hexdigest()[:24]
-    return cache_folder() / "folders" / digest / uri.rsplit("/", 1)[-1]
+    return cache_folder() / "folders" / digest / name
+
+
+def _copied(store: Any, root: str, uri: str, files: list[tuple[str, int, int]], copy: Path) -> Path:
+    """Return the copy of a folder or file, after fetching it if this machine has none.
+
+    Only one worker of a machine fetches, the others wait. What a broken fetch has received is kept
+    beside the copy, in DIGEST.partial, and the next one resumes there.
+    files: name below the root, size and time; the name of a single file is empty.
+    """
+    from prixlm.files import locked, take_name
+
+    home = copy.parent.with_name(f"{copy.parent.name}.partial")
+    if copy.exists():  # before any lock: a cache may be on a disk that is only read
+        return copy
+    with locked(home, wait=True):
+        if not copy.exists():
+            received = home / "content"
+            progress = _Progress(uri, sum(size for _, size, _ in files))
+            for name, size, changed in files:
+                target = received / name if name else received
+                # Without a time, what is there may be of another object of the same size.
+                full_name = f"{root}/{name}" if name else root
+                _fetch(store, full_name, size, target, progress, resume=bool(changed))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            take_name(received, copy)
+        shutil.rmtree(home, ignore_errors=True)
+    return copy
 
 
 def fetch_file(path: Path | str, target: Path) -> None:
@@ -148,14 +195,42 @@ def local_copy(path: Path) -> Path:
     """
     if not is_remote(path):
         return path
-    digest = hashlib.sha256(uri_of(path).encode()).hexdigest()[:24]
-    folder = cache_folder() / "files" / digest
-    if not folder.is_dir():
-        from prixlm.files import whole_folder
+    uri = uri_of(path)
+    digest = hashlib.sha256(uri.encode()).hexdigest()[:24]
+    copy = cache_folder() / "files" / digest / path.name
+    if not copy.exists():
+        store, name = _open(uri)
+        info = _info(store, name, uri)
+        _copied(store, name, uri, [("", info.size, info.mtime_ns or 0)], copy)
+    return copy
 
-        with whole_folder(folder) as temporary:
-            fetch_file(path, temporary / path.name)
-    return folder / path.name
+
+def scratch_folder() -> Path:
+    """Return a folder of the cache for temporary files of this process.
+
+    Those of processes that were killed are removed first: nobody holds their locks.
+    """
+    return _make_scratch(cache_folder() / "temporary", os.getpid())
+
+
+@functools.cache
+def _make_scratch(home: Path, _process: int) -> Path:
+    from prixlm.files import locked
+
+    folder = home / uuid.uuid4().hex
+    lock = locked(folder, wait=True)
+    lock.__enter__()
+    atexit.register(_drop_scratch, folder, lock)
+    for other in home.iterdir():
+        if other != folder:
+            with contextlib.suppress(PrixError, OSError), locked(other):
+                shutil.rmtree(other, ignore_errors=True)
+    return folder
+
+
+def _drop_scratch(folder: Path, _lock: object) -> None:
+    """Delete the folder at the end of the process, which has held the lock until then."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def list_names(path: Path | str) -> list[str]:
@@ -170,19 +245,29 @@ def list_names(path: Path | str) -> list[str]:
 
 
 def remove_folder(path: Path | str) -> None:
-    """Delete all objects below a URI."""
+    """Delete all objects below a URI; another command may be doing the same."""
     uri = uri_of(path)
     store, root = _open(uri)
-    with contextlib.suppress(FileNotFoundError):
-        _again(lambda: store.delete_dir(root), uri)
+
+    def remove() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            store.delete_dir(root)
+
+    _again(remove, uri)
 
 
 def exists(path: Path | str) -> bool:
     """Tell whether a remote object is there."""
     uri = uri_of(path)
     store, name = _open(uri)
-    info = _again(lambda: store.get_file_info(name), uri)
-    return bool(info.type.name != "NotFound")
+
+    def find() -> bool:
+        # Of a file system with folders: the parent may be a file.
+        with contextlib.suppress(NotADirectoryError):
+            return bool(store.get_file_info(name).type.name != "NotFound")
+        return False
+
+    return _again(find, uri)
 
 
 def upload(source: Path, path: Path | str) -> None:
@@ -240,9 +325,7 @@ def mark(path: Path | str) -> None:
 @contextlib.contextmanager
 def uploading(path: Path | str) -> Iterator[Path]:
     """Yield a temporary local path whose file is uploaded when the block succeeds."""
-    uploads = cache_folder() / "uploads"
-    uploads.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=uploads) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
         temporary = Path(folder) / Path(uri_of(path)).name
         yield temporary
         upload(temporary, path)
@@ -260,7 +343,7 @@ def staged_folder(path: Path | str, key: Any = None, *, fetch: bool = True) -> I
     if not is_remote(path):
         yield Path(path)
         return
-    from prixlm.files import locked
+    from prixlm.files import locked, remove_path
 
     uri = uri_of(path).rstrip("/")
     store, root = _open(uri)
@@ -276,6 +359,7 @@ def staged_folder(path: Path | str, key: Any = None, *, fetch: bool = True) -> I
         upload_folder(folder, uri)
         copy = _copy_of(uri, _find(store, root, uri))  # so that it need not be fetched to be read
         copy.parent.mkdir(parents=True, exist_ok=True)
+        remove_path(copy)  # of a store without times, it may have the name of what was there before
         folder.rename(copy)
 
 
@@ -339,7 +423,8 @@ def _open(uri: str) -> tuple[Any, str]:
     import pyarrow.fs
 
     try:
-        store, name = pa.fs.FileSystem.from_uri(uri)
+        # Again: it asks Amazon for the region of a bucket, unless the environment states one.
+        store, name = _again(lambda: pa.fs.FileSystem.from_uri(uri), uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ImportError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise PrixError(f"{uri} cannot be opened ({reason}): expected s3://BUCKET/NAME.") from None
@@ -368,20 +453,38 @@ def _find(store: Any, root: str, uri: str) -> list[tuple[str, int, int]]:
         for info in found
         if info.is_file and not _is_lock(info.base_name) and not info.path.endswith(_SENDING)
     )
-    for name, _, _ in files:
+    names = {name for name, _, _ in files}
+    for name in names:
         _check_name(name, uri)
+        above = next((other for other in _folders_of(name) if other in names), None)
+        if above is not None:
+            raise PrixError(
+                f"{uri} has an object {above!r} and another one {name!r}: no disk can hold both a "
+                "file and a folder of one name. Delete one, or name another folder."
+            )
     return files
 
 
+def _folders_of(name: str) -> Iterator[str]:
+    """Yield the folders that a name is in: `a` and `a/b` of `a/b/c`."""
+    end = name.find("/")
+    while end >= 0:
+        yield name[:end]
+        end = name.find("/", end + 1)
+
+
 def _check_name(name: str, uri: str) -> None:
-    """Refuse an object whose name leads out of the folder that it is copied to.
+    """Refuse an object whose name no disk can hold, or leads out of the folder it is copied to.
 
     Keys of a store are any text: `kb/../../.profile` and `kb//etc/passwd` are valid ones.
     """
-    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+    parts = name.split("/")
+    longest = max(len(part.encode("utf-8", "surrogateescape")) for part in parts)
+    if "\0" in name or longest > _LONGEST_NAME or any(part in ("", ".", "..") for part in parts):
         raise PrixError(
-            f"{uri} has an object {name!r}, which is not a name of a file in a folder. Nothing was "
-            "fetched: prixlm did not write it. Delete it, or name another folder."
+            f"{uri} has an object {name[:_LONGEST_NAME]!r}, which is not a name of a file in a "
+            "folder. Nothing was fetched: prixlm did not write it. Delete it, or name another "
+            "folder."
         )
 
 
@@ -392,33 +495,95 @@ def _info(store: Any, name: str, uri: str) -> Any:
     return info
 
 
-def _fetch(store: Any, name: str, size: int, target: Path) -> None:
-    """Copy an object to a file; after a broken connection, from the byte that it broke at."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as file:
+class _Progress:
+    """Says now and then how much of a long copy has arrived."""
+
+    def __init__(self, uri: str, total: int) -> None:
+        self._uri, self._total, self._done = uri, total, 0
+        self._next = time.monotonic() + _QUIET
+
+    def add(self, size: int) -> None:
+        """Note that more bytes are there."""
+        self._done += size
+        if time.monotonic() >= self._next:
+            done, total = self._done / 1e9, self._total / 1e9
+            _log.warning("%s: %.2f of %.2f GB are on this machine", self._uri, done, total)
+            self._next = time.monotonic() + 60
+
+
+def _fetch(
+    store: Any,
+    name: str,
+    size: int,
+    target: Path,
+    progress: _Progress | None = None,
+    *,
+    resume: bool = False,
+) -> None:
+    """Copy an object to a file; after a broken connection, from the byte that it broke at.
+
+    resume: what is in the file already was received of the same object.
+    """
+    with _written_here(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = target.open("ab" if resume else "wb")
+    with file:
+        if file.tell() > size:
+            file.truncate(0)
+        if progress is not None:
+            progress.add(file.tell())
 
         def receive() -> None:
+            if file.tell() == size:
+                return
             with store.open_input_file(name) as stream:
                 stream.seek(file.tell())
                 while block := stream.read(min(_BLOCK, size - file.tell())):
-                    file.write(block)
+                    with _written_here(target):
+                        file.write(block)
+                    if progress is not None:
+                        progress.add(len(block))
 
-        _again(receive, name)
+        _again(receive, name, file.tell)
         if file.tell() != size:
             raise PrixError(f"{name}: received {file.tell():,} bytes of {size:,}. Try again.")
 
 
-def _again(action: Callable[[], Result], uri: str) -> Result:
-    """Call a function again if the connection breaks; a few times, with growing pauses."""
-    pause = _FIRST_PAUSE
-    for attempt in range(1, _TRIES + 1):
+@contextlib.contextmanager
+def _written_here(target: Path) -> Iterator[None]:
+    """Tell an error of this machine's disk from one of the store, which would be tried again."""
+    try:
+        yield
+    except OSError as error:
+        raise PrixError(
+            f"cannot write {target.parent} ({error.strerror or error}). Copies of what is in a "
+            "store go to the folder that PRIXLM_CACHE names."
+        ) from None
+
+
+def _again(
+    action: Callable[[], Result], uri: str, position: Callable[[], int] = lambda: 0
+) -> Result:
+    """Call a function again if the connection breaks, with growing pauses, for about a minute.
+
+    position: how far the action has come. A try that came further than the last one begins the
+    minute again: a large file may break any number of times.
+    """
+    reached, waited, pause = position(), 0.0, _FIRST_PAUSE
+    while True:
         try:
             return action()
         except OSError as error:
             reason = (str(error).splitlines() or [""])[0][:300]
-            if isinstance(error, FileNotFoundError | PermissionError) or attempt == _TRIES:
+            if position() > reached:
+                reached, waited, pause = position(), 0.0, _FIRST_PAUSE
+            is_refused = isinstance(error, _REFUSED) or _REFUSALS.search(reason) is not None
+            if is_refused or waited >= _PATIENCE:
                 raise PrixError(f"{uri} cannot be read or written ({reason}).") from None
-            _log.warning("%s: %s; try %d of %d", uri, reason, attempt + 1, _TRIES)
-            time.sleep(pause)
-            pause *= 2
-    raise AssertionError("unreachable")
+            # Workers lose a store at the same moment, and must not all come back at the same one.
+            # Not a choice that a result depends on, so without a seed.
+            seconds = pause * random.SystemRandom().uniform(0.5, 1.5)
+            _log.warning("%s: %s; trying again in %.1f s", uri, reason, seconds)
+            time.sleep(seconds)
+            waited += seconds
+            pause = min(2 * pause, _LONGEST_PAUSE)

@@ -20,6 +20,7 @@ from prixlm.decoding import batch
 from prixlm.decoding.batch import answer_file
 from prixlm.decoding.completer import Completer, SearchConfig
 from prixlm.engine import jobs
+from prixlm.engine.parts import shard_size
 from prixlm.types import Query
 
 QUERIES = [
@@ -251,8 +252,8 @@ def test_a_model_in_memory_cannot_be_sent_to_workers(completer: Completer, tmp_p
 
 
 def test_large_files_have_larger_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [batch._rows_per_part(total) for total in (0, 10, 1 << 22)] == [256] * 3
-    assert batch._rows_per_part(100_000_000) == 6104
+    assert [shard_size(total, 256) for total in (0, 10, 1 << 22)] == [256] * 3
+    assert shard_size(100_000_000, 256) == 6104
 
 
 @pytest.mark.parametrize("change", ["config", "candidates", "queries", "threads", "versions"])

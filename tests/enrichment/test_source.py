@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from prixlm import KB, JobConfig, PrixError, run_job
+from prixlm import KB, JobConfig, PrixError, remote, run_job
 from prixlm.enrichment.estimate import estimate_job
-from prixlm.enrichment.job import open_job
+from prixlm.enrichment.job import Given, open_job
 from prixlm.enrichment.source import export_format, identify
+from prixlm.importers.plan import estimate_sources
 from tests.enrichment.helpers import INTO, PROPOSALS, QUICK
 
 
@@ -82,3 +83,36 @@ def test_the_export_has_the_format_of_the_source(kb: KB, tmp_path: Path) -> None
         job.write_state()
     assert export_format(tmp_path / "work") == "quickstatements"
     assert export_format(tmp_path) == "nq", "a folder without a state"
+
+
+def test_a_kb_of_a_store_is_a_kb_and_not_a_dump(
+    kb: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIXLM_CACHE", str(tmp_path / "cache"))
+    uri = Path(f"fsspec+file://{tmp_path}/store/kb")
+    remote.upload_folder(kb.folder, uri)
+    assert identify([uri], None, None) == {"kb": kb.fingerprint()}
+    far = run_job([uri], tmp_path / "far", QUICK)
+    assert far["proposals"] == run_job([kb.folder], tmp_path / "near", QUICK)["proposals"]
+    assert estimate_job([uri], QUICK).notes == estimate_job([kb.folder], QUICK).notes
+    given = Given(graph=Path(f"fsspec+file://{tmp_path}/store/none"))
+    with pytest.raises(PrixError, match=r"fsspec\+file:///.*/none is empty or not there"):
+        run_job([uri], tmp_path / "with graph", QUICK, given=given)
+
+
+def test_a_dry_run_fetches_the_beginning_of_a_dump_alone(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIXLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("prixlm.importers.plan._HEAD_BYTES", 2000)
+    uris = [Path(f"fsspec+file://{tmp_path}/store/{path.name}") for path in files]
+    for path, uri in zip(files, uris, strict=True):
+        remote.upload(path, uri)
+    near, far = estimate_sources(files), estimate_sources(uris)
+    assert far.sizes == near.sizes == tuple(path.stat().st_size for path in files)
+    assert far.num_rows == pytest.approx(near.num_rows, rel=0.2), "scaled up from 2,000 bytes"
+    assert far.as_text().count(" MB") == 2
+    [folder] = {uri.parent for uri in uris}
+    assert estimate_sources([folder]).sizes == near.sizes
+    assert list(estimate_job(uris, QUICK).costs) == ["import"]
+    assert list(tmp_path.glob("cache/f*")) == []

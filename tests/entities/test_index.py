@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -241,10 +243,54 @@ def test_an_index_that_cannot_be_read_is_built_again(
     index = store.index()
     assert index.kind == "hnsw" and (store.folder / "hnsw" / "index.json").exists()
     (store.folder / "hnsw" / "index.faiss").write_bytes(b"broken")
-    again = store.index()
+    again = build_vectors(toy, encoder).index()
     queries = np.asarray(store.vectors)
     np.testing.assert_array_equal(again.search(queries, 2).entity, index.search(queries, 2).entity)
     assert NeighbourIndex.load(store.folder / "hnsw").kind == "hnsw"
+
+
+def test_a_graph_has_the_same_bytes_whatever_the_threads(tmp_path: Path) -> None:
+    """Machines that build it for themselves link a mention to the same entity."""
+    first = None
+    vectors, threads = unit(3000, 8, 0), index_module.faiss.omp_get_max_threads()
+    try:
+        for count in (1, 4, 4):
+            index_module.faiss.omp_set_num_threads(count)
+            NeighbourIndex.build(vectors, kind="hnsw").save(tmp_path / "index")
+            content = (tmp_path / "index" / "index.faiss").read_bytes()
+            first = first or content
+            assert content == first and index_module.faiss.omp_get_max_threads() == count
+    finally:
+        index_module.faiss.omp_set_num_threads(threads)
+    stamp = tmp_path / "index" / "index.json"
+    stamp.write_text(json.dumps({"kind": "hnsw", "names": 3000, "width": 8}))
+    with pytest.raises(PrixError, match="build it again"):  # of an older version
+        NeighbourIndex.load(tmp_path / "index")
+
+
+def test_an_index_is_opened_once_and_built_by_one_process_at_a_time(
+    toy: KB, encoder: EntityEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_EXACT_UP_TO", 0)
+    built: list[str] = []
+    make = index_module._make_index
+
+    def slow(kind: str, *others: object) -> object:
+        built.append(kind)
+        time.sleep(0.2)
+        return make(kind, *others)
+
+    monkeypatch.setattr(index_module, "_make_index", slow)
+    stores = [build_vectors(toy, encoder) for _ in range(3)]  # as of three workers
+    workers = [threading.Thread(target=store.index) for store in stores]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert built == ["hnsw"]
+    assert stores[0].index() is stores[0].index() and built == ["hnsw"]
+    exact = stores[0].index("exact")
+    assert stores[0].index("exact") is exact and built == ["hnsw", "exact"]
 
 
 def test_an_index_refuses_other_vectors_and_half_a_folder(tmp_path: Path) -> None:

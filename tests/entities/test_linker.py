@@ -1,5 +1,6 @@
 """Linking: mentions to the nearest entities, one by one and by the file."""
 
+import tracemalloc
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -7,7 +8,7 @@ import pytest
 
 from prixlm import KB, EngineConfig, PrixError, import_kb
 from prixlm.entities.encoder import EntityEncoder
-from prixlm.entities.linker import EntityLinker, link_file, read_mentions
+from prixlm.entities.linker import EntityLinker, _write_lines, link_file, open_mentions
 from tests.trimmed import save_trimmed
 
 LABEL, ALIAS = (
@@ -139,7 +140,43 @@ def test_a_stopped_file_of_mentions_is_resumed(
 def test_a_file_without_mentions_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.txt").write_text("\n \n", "utf-8")
     with pytest.raises(PrixError, match="expected one mention per line"):
-        read_mentions(tmp_path / "m.txt")
+        open_mentions(tmp_path / "m.txt")
     (tmp_path / "m.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PrixError, match="cannot be read as text"):
-        read_mentions(tmp_path / "m.txt")
+        open_mentions(tmp_path / "m.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a\nb", ["a", "b"]),
+        ("\ufeffa \r\n\r\n b\r\n\r\n", ["a", "", "b"]),
+        ("\n\na\n\n\nb\n\n\n", ["", "", "a", "", "", "b"]),
+        ("a\rb\n \n\n", ["a", "b", ""]),
+        ("a\x85b\u2028c\n", ["a\x85b\u2028c"]),
+    ],
+)
+def test_a_mention_is_a_line_without_white_space_around_it(
+    content: str, expected: list[str], tmp_path: Path
+) -> None:
+    """Empty lines at the end are not mentions."""
+    (tmp_path / "m.txt").write_text(content, "utf-8", newline="")
+    file = open_mentions(tmp_path / "m.txt")
+    assert list(file.lines()) == expected == file.sample
+    assert (file.total, file.empty) == (len(expected), expected.count(""))
+
+
+def test_a_file_of_mentions_is_never_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.entities.linker._SAMPLE", 100)
+    with (tmp_path / "m.txt").open("w") as lines:
+        lines.writelines(f"mention number {number}\n" for number in range(200_000))
+    tracemalloc.start()
+    file = open_mentions(tmp_path / "m.txt")
+    _write_lines(file, 1000, tmp_path / "m.parquet")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20 < (tmp_path / "m.txt").stat().st_size
+    assert 50 <= len(file.sample) <= 100 and file.sample[1] == "mention number 2048"
+    assert pq.ParquetFile(tmp_path / "m.parquet").metadata.num_row_groups == 200

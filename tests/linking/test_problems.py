@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prixlm import KB, PrixError, SplitConfig, split_kb
+from prixlm import KB, EngineConfig, EntityEncoder, PrixError, SplitConfig, split_kb
 from prixlm.decoding.completer import Completer, SearchConfig
 from prixlm.linking.problems import kb_problem, read_facts, read_names, withheld_links
 from prixlm.lm.compact import make_compact
@@ -66,6 +66,17 @@ def test_one_language_is_not_two_sides(toy: KB) -> None:
         kb_problem(toy, "en", "en")
     with pytest.raises(PrixError, match="xx"):
         kb_problem(toy, "xx", "en")
+
+
+def test_an_encoder_reads_the_names_in_the_workers_of_an_engine(
+    withheld: KB, bases: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("prixlm.entities.index._append_vectors", None)  # what one process does
+        encoder, engine = EntityEncoder.load(bases["xlmr"]), EngineConfig(workers=2)
+        problem = kb_problem(withheld, "fi", "en", encoder=encoder, engine=engine)
+    expected = encoder.encode(problem.ours.texts, langs=["fi"] * len(problem.ours.texts))
+    np.testing.assert_allclose(problem.ours.vectors, expected, atol=1e-5)
 
 
 def test_a_model_translates_in_both_directions(withheld: KB, tmp_path: Path) -> None:

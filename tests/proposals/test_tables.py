@@ -80,6 +80,20 @@ def test_a_limit_keeps_the_most_confident(toy: KB, parts: list[Path], tmp_path: 
     assert counts == {"fi": {"elsewhere": 1, "usual": 1}}
 
 
+def test_many_parts_are_read_some_at_a_time(
+    toy: KB, parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in (None, 2):
+        tables, shown = [], []
+        for number in (512, 1):
+            monkeypatch.setattr("prixlm.proposals.tables._JOINED_PARTS", number)
+            folder = tmp_path / f"{limit}-{number}"
+            folder.mkdir()
+            tables.append(join(toy, parts, folder, limit))
+            shown.append((folder / "all.parquet").read_bytes())
+        assert tables[0] == tables[1] and shown[0] == shown[1]
+
+
 def test_no_part_makes_an_empty_table(toy: KB, tmp_path: Path) -> None:
     table, counts = join(toy, [], tmp_path)
     assert table.num_rows == 0 and table.schema.equals(FACT_SCHEMA) and counts == {}

@@ -1,5 +1,6 @@
 """Ranks of single facts are written whole, and two files of them are compared fact by fact."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,28 @@ def test_answers_are_written_out_with_their_ranks(tmp_path: Path) -> None:
     assert row["answer_name"] == "Stockholm | Oslo" and row["no_transfer"] == "True"
     with pytest.raises(PrixError, match=r"expected a name that ends in .parquet or .tsv"):
         write_ranks(table, tmp_path / "ranks.doc")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "tsv"])
+def test_ranks_in_parts_have_the_bytes_of_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr("prixlm.reports.ranks._GROUP_ROWS", 2)
+    table, waiting = make_ranks(1, 3, np.inf), []
+
+    def parts() -> Iterator[pa.Table]:
+        for start, length in ((0, 1), (1, 2)):
+            waiting.append(start)
+            yield table.slice(start, length)
+
+    write_ranks(table, tmp_path / f"whole.{ending}")
+    made = parts()
+    assert not waiting
+    write_ranks(made, tmp_path / f"parts.{ending}")
+    whole = (tmp_path / f"whole.{ending}").read_bytes()
+    assert (tmp_path / f"parts.{ending}").read_bytes() == whole
+    if ending == "parquet":
+        assert pq.read_metadata(tmp_path / "parts.parquet").num_row_groups == 2
 
 
 def test_two_rows_are_compared_fact_by_fact(tmp_path: Path) -> None:

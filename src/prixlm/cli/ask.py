@@ -289,7 +289,7 @@ def link(
     if k < 1:
         raise PrixError(f"-k {k}: expected 1 or more.")
     from prixlm.decoding.batch import check_out
-    from prixlm.entities.linker import link_file, read_mentions
+    from prixlm.entities.linker import link_file, open_mentions
     from prixlm.kb.store import KB
     from prixlm.linking.mentions import MentionLinker
 
@@ -297,17 +297,18 @@ def link(
     # Reading the names of a KB takes long: refuse wrong arguments before that.
     if lang is not None:
         opened.entity_range(lang)
+    file = None
     if mentions is not None and out is not None:
         check_out(out)
-        read_mentions(mentions)
+        file = open_mentions(mentions)
     where = parse_engine(engine, address, workers, gpus_per_worker)
     is_short = mentions is None or as_json
     with progress_bar(None if is_short else where.describe()) as progress:
         linker = MentionLinker(
             opened, encoder=encoder, source=source, engine=where, progress=progress
         )
-        if mentions is not None and out is not None:
-            counts = link_file(linker, mentions, out, k, lang, progress, engine=where)
+        if file is not None and out is not None:
+            counts = link_file(linker, file, out, k, lang, progress, engine=where)
             empty = f" ({counts['empty']:,} of them empty)" if counts["empty"] else ""
             text = f"Linked {counts['mentions']:,} lines{empty}: {out}"
             print_result({**counts, "out": str(out)}, text, as_json)

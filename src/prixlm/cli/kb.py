@@ -72,12 +72,12 @@ def import_(
     Example: [b]prixlm import labels_lang=fi.ttl.bz2 mappingbased-objects_lang=fi.ttl.bz2 --to
     fi[/b]
     """
-    from prixlm.importers.plan import estimate_import, plan_import
+    from prixlm.importers.plan import estimate_sources
     from prixlm.importers.run import import_kb
 
     chosen: Any = langs if langs in (None, "all") else parse_codes(langs)
     if dry_run:
-        plan = plan_import(
+        estimate = estimate_sources(
             sources or [],
             format=format,
             langs=chosen,
@@ -86,7 +86,6 @@ def import_(
             max_line=max_line,
             descriptions=descriptions,
         )
-        estimate = estimate_import(plan)
         print_result(estimate.as_dict(), estimate.as_text(), as_json)
         return
     if to is None:

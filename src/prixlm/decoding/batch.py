@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from prixlm.decoding.completer import Completer, SearchConfig
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
 from prixlm.engine.overwriting import check_new_file
+from prixlm.engine.parts import shard_size
 from prixlm.engine.workspace import open_workspace, partial_folder
 from prixlm.errors import PrixError
 from prixlm.files import ROW_FORMATS, disk_errors, write_rows
@@ -37,8 +38,6 @@ from prixlm.types import Array, Progress, Query
 
 _PART = 256
 """Queries per part: the most that a kill can lose."""
-_MAX_PARTS = 1 << 14
-"""Parts of a file; larger files have larger parts."""
 _QUERIES = "queries.parquet"
 _KINDS = (("lang", "subject", "relation"), ("lang", "name", "to"))
 """The columns of the two kinds of files: facts to complete, and names to translate."""
@@ -82,7 +81,7 @@ def answer_file(
         stamp = _stamp(queries_file.path, completer, config, candidates)
         stamp |= {"made by": made_by(engine)}
         with open_workspace(partial_folder(out), stamp, out) as work:
-            rows = _rows_per_part(total)
+            rows = shard_size(total, _PART)
             queries = work.make(_QUERIES, partial(_write_queries, queries_file, rows))
             shards = [
                 Shard(f"part-{index:07d}.parquet", index, min(rows, total - index * rows))
@@ -122,14 +121,6 @@ def _leaving_the_gpu(completer: Completer, engine: EngineConfig | None) -> Itera
         yield
     finally:
         completer.model.to(device)
-
-
-def _rows_per_part(total: int) -> int:
-    """Return the queries of a part: `_PART`, or more where that would be too many parts.
-
-    It depends on the file alone, so that the bytes do not depend on who answers.
-    """
-    return max(_PART, -(-total // _MAX_PARTS))
 
 
 def check_out(out: Path) -> None:

@@ -44,6 +44,7 @@ from prixlm.lm.lineage import Lineage
 from prixlm.lm.model import SETTINGS, PrixLM, read_settings
 from prixlm.lm.token_cache import encode_names, make_ragged, word_space
 from prixlm.lm.trim import pieces_to_keep
+from prixlm.remote import is_remote, local_folder
 from prixlm.types import Array, Progress
 
 _LONGEST = 48
@@ -72,8 +73,9 @@ class Reader:
     """A decoder that continues lists of facts."""
 
     def __init__(self, kb: KB, base: Path | str) -> None:
-        """Load a base: a folder or a name on the hub."""
+        """Load a base: a folder, which may be in a store, or a name on the hub."""
         self.kb = kb
+        base = local_folder(base) if is_remote(base) else base
         self.model = _load(kb, base)
         self.fingerprint = base_fingerprint(base)
         self.lineage = Lineage()  # of a base that no KB was used for

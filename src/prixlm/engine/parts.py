@@ -26,6 +26,16 @@ _ROOM = 1 << 20
 
 class PartsUnusable(PrixError):
     """No part can be written at all, whatever the shard: the folder is gone, or its disk full."""
+_MAX_PARTS = 1 << 14
+"""Parts of a job; more would take long to list, and to join."""
+
+
+def shard_size(total: int, usual: int) -> int:
+    """Return how many of `total` items a shard has: `usual`, or more if it were too many shards.
+
+    It depends on the work alone, so that the bytes of parts do not depend on who makes them.
+    """
+    return max(usual, -(-total // _MAX_PARTS))
 
 
 class Parts(Protocol):
@@ -183,7 +193,7 @@ class StoreParts:
 
     def temporary(self, part: str) -> Path:
         """Return a new local path to write a part to."""
-        return Path(tempfile.gettempdir()) / f"prixlm-{uuid.uuid4().hex}-{part}"
+        return remote.scratch_folder() / f"{uuid.uuid4().hex}-{part}"
 
     def publish(self, temporary: Path, part: str) -> None:
         """Give a whole part its name. A part in a store is a file, not a folder."""

@@ -21,7 +21,7 @@ from prixlm.enrichment.budget import (
 from prixlm.enrichment.job import Given, JobConfig
 from prixlm.enrichment.run import EnrichConfig, count_questions, num_asked
 from prixlm.enrichment.source import check_languages, is_kb
-from prixlm.importers.plan import estimate_import, plan_import
+from prixlm.importers.plan import estimate_sources
 from prixlm.kb.store import KB, SCHEMAS
 from prixlm.types import Progress
 
@@ -92,7 +92,7 @@ def estimate_job(
 
 def _estimate_dump(sources: Sequence[Path], config: JobConfig) -> JobEstimate:
     """Return what is known before the import: its costs, and the minutes of the rest."""
-    estimate = estimate_import(plan_import(sources, format=config.format))
+    estimate = estimate_sources(sources, format=config.format)
     read = Costs(seconds=estimate.seconds, disk=estimate.disk_bytes)
     limit = 60 * (config.minutes or DEFAULT_MINUTES)
     rest: dict[str, Costs] = {}

@@ -16,32 +16,41 @@ second one. Known facts are evidence for other languages and are filtered from t
 own language. If a concept has several names in a language, facts known under one name are known
 under all of them.
 
+A run writes its questions down once (`find_questions`): workers need no `GapFinder`.
+
 Dimension letters: E entities of a KB, C concepts, R relations, S subjects of a block, N facts,
 Q questions. Relation R + r is the inverse of relation r: the objects of r have it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy.sparse import csr_array
 
 from prixlm.arrays import (
     find_ranges,
     group_starts,
+    is_in_sorted,
+    join_pairs,
     pair_keys,
     ragged_offsets,
     ragged_ranges,
     split_keys,
 )
+from prixlm.engine.jobs import Shard
+from prixlm.engine.parts import shard_size
+from prixlm.engine.workspace import Workspace
 from prixlm.errors import PrixError
 from prixlm.kb.merged_graph import read_merged
-from prixlm.kb.store import KB, SPLITS
+from prixlm.kb.store import KB, SPLITS, rechunk
 from prixlm.rankers.base import Queries
 from prixlm.rankers.names import RelationGuesser
-from prixlm.types import Array
+from prixlm.types import Array, Progress
 
 KINDS = ("elsewhere", "usual")
 ELSEWHERE, USUAL = range(len(KINDS))
@@ -52,6 +61,19 @@ _BLOCK_SUBJECTS = 1 << 12
 """Subjects of one block, at most."""
 _MOST_BESIDE = 256
 """Relations whose counts beside others are kept."""
+
+_GROUP_ROWS = 1 << 13
+"""Rows of a row group of questions: 100 M questions have 12,208 groups."""
+_QUESTION_SCHEMA = pa.schema(
+    [
+        ("subject", pa.int32()),
+        ("relation", pa.int32()),
+        ("expected", pa.float64()),
+        ("kind", pa.int8()),
+        ("by_name", pa.bool_()),
+        ("known", pa.list_(pa.int32())),  # objects that are filtered
+    ]
+)
 
 # A subject counts once, with the largest number of objects that a single language gives it.
 _OBJECT_COUNTS = """
@@ -212,7 +234,7 @@ class GapFinder:
     def is_stated(self, subject: Array, relation: Array) -> Array:
         """Return whether any language states an object of the relation: (Q,) bool."""
         keys = pair_keys(self.concept[subject], relation.astype(np.int64))
-        return _is_in_sorted(keys, self._stated)
+        return is_in_sorted(keys, self._stated)
 
     def _share_of(self, concept: int, relation: int) -> float:
         """Return the share of similar entities that have a relation, as `_count_shares` does."""
@@ -316,7 +338,7 @@ class GapFinder:
         share = np.concatenate([self._share.data[position], by_name])
         owner = np.concatenate([holder[row], factless])
 
-        is_new = ~_is_in_sorted(pair_keys(concept[owner], relation), self._stated)
+        is_new = ~is_in_sorted(pair_keys(concept[owner], relation), self._stated)
         question, share = pair_keys(subjects[owner], relation)[is_new], share[is_new]
         # Several held relations may suggest the same question: the largest share counts.
         order = np.lexsort((-share, question))
@@ -355,10 +377,10 @@ class GapFinder:
         others = np.unique(twins[find_ranges(names, subjects)[0]])
         if len(others):
             theirs = _read_facts(self.kb, _one_of(others), self.config.known)
-            row, name = _pairs_of(theirs.subject, twins, names)
+            row, name = join_pairs(theirs.subject, twins, names)
             renamed = _Facts(name, theirs.relation[row], theirs.object[row])
-            known = known.union(renamed.take(_is_in_sorted(name, subjects)))
-        row, twin = _pairs_of(known.object, names, twins)
+            known = known.union(renamed.take(is_in_sorted(name, subjects)))
+        row, twin = join_pairs(known.object, names, twins)
         return known.union(_Facts(known.subject[row], known.relation[row], twin))
 
     def _find_twins(self, lang: str) -> tuple[Array, Array]:
@@ -474,18 +496,105 @@ def _split_table(splits: Sequence[str]) -> pa.Table:
     return pa.table({"split": pa.array(list(splits), pa.string())})
 
 
-def _pairs_of(ids: Array, left: Array, right: Array) -> tuple[Array, Array]:
-    """Join ids with pairs of ids: return the row of each match, and its right-hand id."""
-    order = np.argsort(left, kind="stable")
-    low = np.searchsorted(left, ids, sorter=order)
-    high = np.searchsorted(left, ids, side="right", sorter=order)
-    position, row = ragged_ranges(low, high)
-    return row, right[order[position]]
+# Questions on disk: found once, and read by any worker, a shard at a time.
 
 
-def _is_in_sorted(values: Array, known: Array) -> Array:
-    """Return which values are among sorted ones: (N,) bool. Faster than `np.isin` if N is small."""
-    if not len(known):
-        return np.zeros(len(values), bool)
-    position = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return np.asarray(known[position] == values)
+@dataclass(frozen=True)
+class Questions:
+    """The questions of some languages, in a folder that all workers see."""
+
+    folder: Path
+    langs: tuple[str, ...]
+    _files: dict[str, pq.ParquetFile] = field(default_factory=dict, compare=False)
+
+    def shards(self, usual: int) -> list[Shard]:
+        """Return the questions in shards of one language each: language and rows.
+
+        usual: questions of a shard, unless that would be too many shards.
+        """
+        totals = {lang: self._file(lang).metadata.num_rows for lang in self.langs}
+        size = shard_size(sum(totals.values()), usual)
+        shards: list[Shard] = []
+        for lang, total in totals.items():
+            for start in range(0, total, size):
+                rows = range(start, min(start + size, total))
+                name = f"part-{len(shards):07d}.parquet"
+                shards.append(Shard(name, (lang, rows), len(rows)))
+        return shards
+
+    def read(self, lang: str, rows: range) -> Gaps:
+        """Return some questions of a language."""
+        first, last = rows.start // _GROUP_ROWS, (rows.stop - 1) // _GROUP_ROWS
+        table = self._file(lang).read_row_groups(list(range(first, last + 1)))
+        table = table.slice(rows.start - first * _GROUP_ROWS, len(rows)).combine_chunks()
+        known = table["known"].combine_chunks()
+        counts = known.value_lengths().to_numpy(zero_copy_only=False)
+        queries = Queries(
+            lang,
+            _ids(table["subject"]),
+            _ids(table["relation"]),
+            ragged_offsets(counts),
+            _ids(known.flatten()),
+        )
+        expected, kind, by_name = (table[n].to_numpy() for n in ("expected", "kind", "by_name"))
+        return Gaps(queries, expected, kind.astype(np.int64), by_name)
+
+    def _file(self, lang: str) -> pq.ParquetFile:
+        """Return the file of a language, opened once: the list of its row groups may be long."""
+        if lang not in self._files:
+            self._files[lang] = pq.ParquetFile(self.folder / _file_name(lang))
+        return self._files[lang]
+
+
+def find_questions(
+    workspace: Workspace,
+    langs: Sequence[str],
+    finder: Callable[[], GapFinder],
+    progress: Progress | None = None,
+) -> Questions:
+    """Find the questions of some languages, or those that an interrupted run has found.
+
+    finder: called if any are missing; it reads all facts.
+    """
+    made: list[GapFinder] = []
+    for number, lang in enumerate(langs, start=1):
+
+        def write(path: Path, lang: str = lang) -> None:
+            if not made:
+                made.append(finder())
+            _write_questions(made[0], lang, path)
+
+        workspace.make(_file_name(lang), write)
+        if progress is not None:
+            progress("find gaps", number, len(langs))
+    return Questions(workspace.folder.resolve(), tuple(langs))
+
+
+def _write_questions(gaps: GapFinder, lang: str, path: Path) -> None:
+    """Write the questions of a language, block by block: all of them may not fit into memory."""
+    with pq.ParquetWriter(path, _QUESTION_SCHEMA, compression="zstd") as writer:
+        for batch in rechunk(_question_batches(gaps, lang), _GROUP_ROWS):
+            writer.write_batch(batch, row_group_size=_GROUP_ROWS)
+
+
+def _question_batches(gaps: GapFinder, lang: str) -> Iterator[pa.RecordBatch]:
+    for found in gaps.find(lang):
+        queries = found.queries
+        offset, filtered = queries.offset.astype(np.int32), queries.filtered.astype(np.int32)
+        columns = {
+            "subject": queries.subject,
+            "relation": queries.relation,
+            "expected": found.expected,
+            "kind": found.kind,
+            "by_name": found.by_name,
+            "known": pa.ListArray.from_arrays(offset, filtered),
+        }
+        yield pa.record_batch(columns, schema=_QUESTION_SCHEMA)
+
+
+def _file_name(lang: str) -> str:
+    return f"questions-{lang}.parquet"
+
+
+def _ids(column: pa.Array | pa.ChunkedArray) -> Array:
+    return np.asarray(column).astype(np.int64)

@@ -54,7 +54,7 @@ from prixlm.proposals.marks import has_marks
 from prixlm.proposals.tables import read_manifest
 from prixlm.proposals.work import FORMAT, STATE_FILE, read_state
 from prixlm.rankers.complex import train_graph
-from prixlm.remote import staged_folder
+from prixlm.remote import is_remote, local_folder, staged_folder
 from prixlm.reports.console import proposal_sentences, trial_sentences
 from prixlm.training.pretrain import pretrain
 from prixlm.types import Progress
@@ -511,6 +511,9 @@ class Job:
 def _check_given(folder: Path, given: Given) -> None:
     """Refuse models that are not there, or of the work folder itself: another plan deletes them."""
     for name, model in vars(given).items():
+        if model is not None and is_remote(model):
+            local_folder(model)  # refuses one that is not there
+            continue
         if model is not None and not model.is_dir():
             raise PrixError(f"--{name} {model}: no such folder.")
         if model is not None and model.resolve().is_relative_to(folder.resolve()):

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from prixlm.decoding.completer import Completer
+from prixlm.engine.jobs import EngineConfig
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB
-from prixlm.linking.linker import LinkerConfig, link_sides
+from prixlm.linking.linker import LinkerConfig, LinkProblem, link_sides
 from prixlm.linking.problems import kb_problem, withheld_links
 from prixlm.proposals.tables import LINK_SCHEMA
 from prixlm.types import Array, Progress
@@ -48,10 +49,12 @@ def propose_links(
     encoder: EntityEncoder | None = None,
     progress: Progress | None = None,
     model: Completer | None = None,
+    engine: EngineConfig | None = None,
 ) -> tuple[pa.Table, dict[str, Any]]:
     """Return link proposals from several languages into one, and a summary by language.
 
     model: its translations of all names are evidence; some minutes for ten thousand names.
+    engine: where the names are encoded, if they were not before.
     The summary has the number of links, or the reason why a language has none.
     """
     tables = [LINK_SCHEMA.empty_table()]
@@ -62,7 +65,17 @@ def propose_links(
             continue
         try:
             settings = config or LinkConfig()
-            tables.append(_propose(kb, lang, into, settings, encoder, progress, model))
+            problem = kb_problem(
+                kb,
+                lang,
+                into,
+                encoder=encoder,
+                model=model,
+                without=True,
+                engine=engine,
+                progress=progress,
+            )
+            tables.append(_propose(kb, lang, into, settings, problem, progress))
         except PrixError as error:
             logger.warning("no links for %s: %s", lang, error)
             summary[lang] = {"links": 0, "why": str(error)}
@@ -76,14 +89,10 @@ def _propose(
     lang: str,
     into: str,
     config: LinkConfig,
-    encoder: EntityEncoder | None,
+    problem: LinkProblem,
     progress: Progress | None,
-    model: Completer | None,
 ) -> pa.Table:
     """Return the links of one language, the most confident first."""
-    problem = kb_problem(
-        kb, lang, into, encoder=encoder, model=model, without=True, progress=progress
-    )
     if problem.without is not None and not len(problem.without):
         raise PrixError(f"all entities of {lang} are linked into {into}: no link is missing.")
     linked = link_sides(problem, config.linker, progress)

@@ -34,11 +34,19 @@ import pyarrow.parquet as pq
 
 from prixlm.arrays import rank_in_group
 from prixlm.decoding.completer import Completer
-from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.jobs import EngineConfig, ShardJob, made_by, make_parts
 from prixlm.engine.overwriting import check_target
 from prixlm.engine.workspace import Workspace, open_workspace
 from prixlm.enrichment.answerable import Answerability
-from prixlm.enrichment.gaps import KINDS, GapConfig, GapFinder, Gaps
+from prixlm.enrichment.gaps import (
+    KINDS,
+    GapConfig,
+    GapFinder,
+    Gaps,
+    Questions,
+    find_questions,
+    relations_of_one_object,
+)
 from prixlm.enrichment.labels import LabelConfig, propose_language
 from prixlm.enrichment.links import LinkConfig, propose_links
 from prixlm.enrichment.trial import Trial, try_fusion
@@ -53,8 +61,8 @@ from prixlm.proposals.tables import (
     FORMAT,
     FUSION_FOLDER,
     LABEL_SCHEMA,
-    PART_SCHEMA,
     join_parts,
+    part_table,
     read_manifest,
     write_manifest,
     write_table,
@@ -76,7 +84,7 @@ _MIN_ASKED = 1_000
 _MAX_TRANSLATED = 50_000
 """Names that a model translates as evidence for links: more would take hours on a CPU."""
 _PART_QUESTIONS = 512
-"""Questions of one part: all that a kill can lose."""
+"""Questions of one part: all that a kill can lose. Parts of very many questions are larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +156,8 @@ def enrich(
     reader: folder of a decoder that is asked in words, as evidence.
     whole: the KB that `kb` is a split of, and models trained on it; the questions are asked there.
     overwrite: replace a proposals folder without marks.
-    engine: where the questions are asked. The confidence is fitted once, in this process.
+    engine: where the questions are asked, and names encoded. The confidence is fitted once, in
+        this process.
 
     Example:
         >>> config = prixlm.EnrichConfig(into=("et",), relations=("capital",), min_confidence=0.1)
@@ -164,7 +173,7 @@ def enrich(
     if config.links or encoder is not None:
         _check_languages(kb, (config.pivot,))  # before facts and labels take their hours
     asked_kb = kb if whole is None else whole.kb
-    gaps = GapFinder(asked_kb, _gap_config(asked_kb, config))
+    missing = _gap_config(asked_kb, config)
     entity_encoder = None if encoder is None else _load_encoder(kb, encoder)
     # Only the confidence is fitted with rankers that know the train facts alone.
     fitted = load_suite(kb, model, graph, progress, reader=reader)
@@ -177,11 +186,21 @@ def enrich(
         fusion = _fit_fusion(kb, fitted, config, workspace, progress)
         trials = _try(kb, fusion, config, workspace, progress)
         answerable = _fit_answerable(kb, config, workspace)
-        run = _Run(config, gaps, suite, fusion.over(asked_kb, suite.rankers), answerable, inputs)
+        finder = partial(GapFinder, asked_kb, missing)
+        questions = find_questions(workspace, config.into, finder, progress)
+        run = _Run(
+            config,
+            relations_of_one_object(asked_kb, missing.one_object),
+            suite,
+            fusion.over(asked_kb, suite.rankers),
+            answerable,
+            questions,
+            inputs,
+        )
         load = partial(
             _load_run,
             kb,
-            replace(config, missing=gaps.config),
+            replace(config, missing=missing),
             _absolute(model),
             _absolute(graph),
             _absolute(reader),
@@ -190,7 +209,7 @@ def enrich(
             else replace(whole, model=_absolute(whole.model), graph=_absolute(whole.graph)),
             workspace.folder.resolve(),
         )
-        job = ShardJob("enrich", run.shards(), load, run, inputs)
+        job = ShardJob("enrich", questions.shards(_PART_QUESTIONS), load, run, inputs)
         parts = make_parts(job, workspace, engine, progress)
         out, scratch = workspace.empty_folder("out"), workspace.empty_folder("scratch")
         counts = join_parts(asked_kb, parts, out / "proposals.parquet", config.limit, scratch)
@@ -200,7 +219,7 @@ def enrich(
         if config.links or entity_encoder is not None:
             translating = _translating_model(kb, config, model)
             evidence = (entity_encoder, translating)
-            manifest["links"] = _write_links(kb, config, evidence, out, progress)
+            manifest["links"] = _write_links(kb, config, evidence, out, progress, engine)
         _keep_fitted(workspace, out)
         write_manifest(out, manifest)
         write_timings(out, {"enrich": time.monotonic() - started})
@@ -393,10 +412,11 @@ def _load_run(
     fusion = Fusion.load(kb, fitted.rankers, fitted_in / FUSION_FOLDER)
     return _Run(
         config,
-        GapFinder(asked_kb, config.missing),
+        relations_of_one_object(asked_kb, config.missing.one_object),
         suite,
         fusion.over(asked_kb, suite.rankers),
         Answerability.load(fitted_in / ANSWERABLE_FILE),
+        Questions(fitted_in, config.into),
         _inputs(kb, asked_kb, fitted, suite),
     )
 
@@ -406,38 +426,20 @@ class _Run:
     """All that is needed to turn questions into proposals."""
 
     config: EnrichConfig
-    gaps: GapFinder
+    has_one_object: Array  # (R,) of each relation
     suite: Suite
     fusion: Fusion
     answerable: Answerability
+    questions: Questions
     loaded_from: dict[str, str]
-    # The last block, since a block has several shards.
-    _block: dict[tuple[str, range], Gaps] = field(default_factory=dict)
 
     def inputs(self) -> dict[str, str]:
         """Return what tells KBs and models from others."""
         return self.loaded_from
 
-    def shards(self) -> list[Shard]:
-        """Return a shard per `_PART_QUESTIONS` questions of a block: language, block and rows."""
-        shards: list[Shard] = []
-        for lang in self.config.into:
-            for block in self.gaps.blocks(lang):
-                num_questions = len(self.gaps.find_block(lang, block).queries)
-                for start in range(0, num_questions, _PART_QUESTIONS):
-                    rows = range(start, min(start + _PART_QUESTIONS, num_questions))
-                    part = f"part-{len(shards):07d}.parquet"
-                    shards.append(Shard(part, (lang, block, rows), len(rows)))
-        return shards
-
-    def __call__(self, value: tuple[str, range, range], path: Path) -> None:
+    def __call__(self, value: tuple[str, range], path: Path) -> None:
         """Ask the questions of a shard and write the proposals."""
-        lang, block, rows = value
-        if (lang, block) not in self._block:
-            self._block.clear()
-            self._block[lang, block] = self.gaps.find_block(lang, block)
-        gaps = self._block[lang, block].select(np.arange(rows.start, rows.stop))
-        pq.write_table(self._propose(gaps), path)
+        pq.write_table(self._propose(self.questions.read(*value)), path)
 
     def _propose(self, gaps: Gaps) -> pa.Table:
         """Return the proposals for some questions, as ids (PART_SCHEMA)."""
@@ -446,7 +448,7 @@ class _Run:
         explained = self.fusion.explain(queries, self.config.answers + 1)
         ranked, owner = explained.ranked, explained.ranked.owners()
         confidence = self.fusion.confidence(ranked.score) * self.answerable.predict(gaps)[owner]
-        has_one_object = self.gaps.has_one_object[queries.relation]
+        has_one_object = self.has_one_object[queries.relation]
         # (N,) how many answers of its question may be proposed.
         limit = np.where(has_one_object, 1, self.config.answers)[owner]
         is_proposed = (rank_in_group(owner) < limit) & (confidence >= self.config.min_confidence)
@@ -469,8 +471,7 @@ class _Run:
             "runner_up": np.where(has_next, ranked.entity[following], -1),
             "runner_up_confidence": np.where(has_next, np.round(confidence[following], 6), np.nan),
         }
-        arrays = [_to_column(columns[field.name], field.type) for field in PART_SCHEMA]
-        return pa.Table.from_arrays(arrays, schema=PART_SCHEMA)
+        return part_table(columns)
 
     def _new_answers(
         self, queries: Queries, ranked: Ranked, rows: Array
@@ -485,17 +486,6 @@ class _Run:
         origins = self.suite.links["lookup"].origins(asked, answers)
         is_new = np.array([queries.lang not in langs for langs in origins], bool)
         return rows[is_new], [langs for langs in origins if queries.lang not in langs]
-
-
-def _to_column(values: Any, kind: pa.DataType) -> pa.Array:
-    """Return values as an Arrow column, with null for NaN."""
-    if isinstance(values, pa.Array):
-        return values
-    # Floats may be NaN, and an integer column cannot hold NaN under its nulls.
-    is_null = np.isnan(values) if values.dtype.kind == "f" else None
-    if is_null is not None and pa.types.is_integer(kind):
-        values = np.where(is_null, 0, values).astype(np.int64)
-    return pa.array(values, mask=is_null).cast(kind)
 
 
 def count_questions(kb: KB, config: EnrichConfig) -> int:
@@ -572,11 +562,12 @@ def _write_links(
     evidence: tuple[EntityEncoder | None, Completer | None],
     out: Path,
     progress: Progress | None,
+    engine: EngineConfig | None,
 ) -> dict[str, Any]:
     """Write the link proposals; return their summary."""
     settings, (encoder, model) = LinkConfig(min_confidence=config.min_confidence), evidence
     table, summary = propose_links(
-        kb, config.into, config.pivot, settings, encoder, progress, model
+        kb, config.into, config.pivot, settings, encoder, progress, model, engine
     )
     write_table(out, "links", table)
     return summary

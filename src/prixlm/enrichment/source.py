@@ -19,8 +19,10 @@ from prixlm.importers.plan import plan_import
 from prixlm.kb.store import FORMAT as KB_FORMAT
 from prixlm.kb.store import KB
 from prixlm.proposals.work import STATE_FILE, read_state
+from prixlm.remote import exists, is_remote, local_folder
 
 logger = logging.getLogger(__name__)
+_MANIFEST = "manifest.json"
 _EDGE = 1 << 16
 """Bytes at the start and the end of a file that tell one dump from another."""
 
@@ -29,8 +31,14 @@ def is_kb(sources: Sequence[Path]) -> bool:
     """Tell whether the source is a KB folder: one folder with the manifest of a KB."""
     if len(sources) != 1:
         return False
+    [folder] = sources
+    if is_remote(folder):
+        # Not fetched unless it may be one: a dump may have a hundred gigabytes.
+        if not exists(folder / _MANIFEST):
+            return False
+        folder = local_folder(folder)
     try:
-        values = read_json(sources[0] / "manifest.json")
+        values = read_json(folder / _MANIFEST)
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and values.get("format") == KB_FORMAT

@@ -12,10 +12,11 @@ Dimension letters: N names, Q queries, H width, k neighbours.
 
 import importlib
 import json
+import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,15 @@ from prixlm.engine.workspace import (
 )
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.errors import PrixError
-from prixlm.files import disk_errors, publish, read_json, refuse_link, replacing, write_atomically
+from prixlm.files import (
+    disk_errors,
+    first_alone,
+    publish,
+    read_json,
+    refuse_link,
+    replacing,
+    write_atomically,
+)
 from prixlm.kb.store import KB, inner_folder
 from prixlm.types import Array, Progress
 
@@ -51,6 +60,8 @@ _KEPT_SLICES = 8
 """Indexes of a part of the rows that an index keeps in memory, such as one per language."""
 _CHUNK = 1 << 15
 """Names that are encoded between two writes: the most that a kill can lose."""
+_THREADS = 1
+"""Threads that build a graph."""
 _BLOCK = 1 << 16
 """Vectors that are added to an index at once."""
 _NAMES = "names.parquet"
@@ -67,19 +78,17 @@ class VectorStore:
     vectors: Array  # (N, H) float32
     owner: Array  # (N,) int32, the entity of each name, ascending
     folder: Path
+    _opened: "dict[str, NeighbourIndex]" = field(default_factory=dict, compare=False, repr=False)
 
     def index(self, kind: str = "auto") -> "NeighbourIndex":
-        """Return an index over all vectors, read from the store's folder or built now."""
+        """Return an index over all vectors, read from the store's folder or built now, once."""
         kind = choose_kind(len(self.vectors)) if kind == "auto" else kind
-        folder = self.folder / kind
-        if kind != "exact" and (folder / _INDEX_STAMP).exists():
-            with suppress(PrixError):  # one that cannot be read is built again
-                return NeighbourIndex.load(folder)
-        index = NeighbourIndex.build(self.vectors, self.owner, kind=kind)
-        if kind != "exact":  # an exact index would only be a copy of the vectors
-            with suppress(PrixError, OSError, RuntimeError):  # the disk may be read-only
-                index.save(folder)
-        return index
+        if kind not in self._opened:
+            # An exact index would only be a copy of the vectors.
+            folder = None if kind == "exact" else self.folder / kind
+            build = partial(NeighbourIndex.build, self.vectors, self.owner, kind=kind)
+            self._opened[kind] = _read_or_build(folder, build)
+        return self._opened[kind]
 
 
 def build_vectors(
@@ -258,6 +267,7 @@ class NeighbourIndex:
             with replacing(folder / _OWNER) as temporary:
                 np.asarray(self.owner, np.int32).tofile(temporary)
             stamp = {"kind": self.kind, "width": self.width, "names": int(self.index.ntotal)}
+            stamp["threads"] = _THREADS
             write_atomically(folder / _INDEX_STAMP, json.dumps(stamp) + "\n")
         self.folder = folder
 
@@ -268,6 +278,8 @@ class NeighbourIndex:
         try:
             stamp = read_json(folder / _INDEX_STAMP)
             kind, _, names = stamp["kind"], stamp["width"], stamp["names"]
+            if kind == "hnsw" and stamp.get("threads") != _THREADS:
+                raise ValueError("a graph that is not the same each time")
         except (OSError, ValueError, TypeError, KeyError):
             raise PrixError(f"{folder} is not a complete index: build it again.") from None
         try:
@@ -332,16 +344,13 @@ class NeighbourIndex:
         folder = None
         if self.folder is not None and kind != "exact":
             folder = self.folder / f"rows-{first}-{last}"
-            if (folder / _INDEX_STAMP).exists():
-                with suppress(PrixError):  # one that cannot be read is built again
-                    return NeighbourIndex.load(folder)
-        read = self.index.reconstruct_batch
-        index = _make_index(kind, last - first, self.width, lambda rows: read(rows + first))
-        made = NeighbourIndex(index, self.owner[first:last], kind)
-        if folder is not None:
-            with suppress(PrixError, OSError, RuntimeError):  # the disk may be read-only
-                made.save(folder)
-        return made
+
+        def build() -> NeighbourIndex:
+            read = self.index.reconstruct_batch
+            index = _make_index(kind, last - first, self.width, lambda rows: read(rows + first))
+            return NeighbourIndex(index, self.owner[first:last], kind)
+
+        return _read_or_build(folder, build)
 
     def _params(self, count: int) -> Any:
         """Return how hard FAISS searches for `count` neighbours; None for an exact index."""
@@ -363,9 +372,9 @@ def choose_kind(num_vectors: int) -> str:
 
 
 def repeatable_kind(num_vectors: int) -> str:
-    """Return the kind of index whose answers are the same each time it is built.
+    """Return the kind of index that is quickly built and the same each time.
 
-    Threads build a slightly different HNSW graph each time; inverted lists are the same.
+    An HNSW graph is the same only if one thread builds it.
     """
     return "exact" if choose_kind(num_vectors) == "exact" else "ivf"
 
@@ -388,6 +397,25 @@ def mean_similarity(vectors: Array, others: Array, neighbours: int) -> Array:
         total = np.where(found, score, 0).sum(axis=1)
         means[start : start + len(score)] = total / np.maximum(1, found.sum(axis=1))
     return means
+
+
+def _read_or_build(folder: Path | None, build: Callable[[], NeighbourIndex]) -> NeighbourIndex:
+    """Return the index of a folder; build and save it if there is none. None: in memory only.
+
+    Of several workers of a machine, one builds it and the others wait.
+    """
+    if folder is None:
+        return build()
+    lock = folder.with_name(f"building-{folder.name}.lock")
+    # The disk may be read-only.
+    with first_alone(lock) if os.access(folder.parent, os.W_OK) else nullcontext():
+        if (folder / _INDEX_STAMP).exists():
+            with suppress(PrixError):  # one that cannot be read is built again
+                return NeighbourIndex.load(folder)
+        index = build()
+        with suppress(PrixError, OSError, RuntimeError):
+            index.save(folder)
+        return index
 
 
 def _make_index(kind: str, count: int, width: int, read: Callable[[Array], Array]) -> Any:
@@ -418,15 +446,21 @@ def _make_graph(count: int, width: int, read: Callable[[Array], Array]) -> Any:
     """Build an HNSW graph, with the rows added in random order.
 
     Added one language after another, the first rows would be linked only among themselves, and
-    later ones are found less often (docs/log.md).
+    later ones are found less often (docs/log.md). By one thread: several would build a slightly
+    different graph each time, so that each machine would link a few mentions differently.
     """
     graph = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = 80
     index = faiss.IndexIDMap2(graph)
     order = np.random.default_rng(0).permutation(count)
-    for start in range(0, count, _BLOCK):
-        rows = np.sort(order[start : start + _BLOCK])
-        index.add_with_ids(np.ascontiguousarray(read(rows), np.float32), rows)
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(_THREADS)
+    try:
+        for start in range(0, count, _BLOCK):
+            rows = np.sort(order[start : start + _BLOCK])
+            index.add_with_ids(np.ascontiguousarray(read(rows), np.float32), rows)
+    finally:
+        faiss.omp_set_num_threads(threads)
     return index
 
 

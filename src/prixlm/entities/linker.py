@@ -8,7 +8,7 @@ The first use encodes all names of the KB. The vectors and the index stay in the
 
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from prixlm.decoding.batch import check_out
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
+from prixlm.engine.parts import shard_size
 from prixlm.engine.workspace import open_workspace, partial_folder
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import KINDS, build_vectors
@@ -26,7 +27,7 @@ from prixlm.errors import PrixError
 from prixlm.files import disk_errors, write_rows
 from prixlm.kb.store import KB
 from prixlm.lm.trim import warn_of_another_kb, warn_of_reading
-from prixlm.remote import local_copy, local_source
+from prixlm.remote import is_remote, local_copy, local_source, uri_of
 from prixlm.types import Answer, Progress
 
 SCHEMA = pa.schema(
@@ -43,6 +44,8 @@ SCHEMA = pa.schema(
 )
 _PART = 4096
 """Mentions that are encoded and looked up together: the most that a kill can lose."""
+_SAMPLE = 1 << 16
+"""Mentions of a file that a trimmed model's reading is checked with."""
 _LINES = "mentions.parquet"
 
 
@@ -148,7 +151,7 @@ def _load_linker(encoder: Path, kb: KB, kind: str) -> EntityLinker:
 
 def link_file(
     linker: Linking,
-    mentions: Path,
+    mentions: "Path | MentionsFile",
     out: Path,
     k: int = 5,
     lang: str | None = None,
@@ -162,21 +165,22 @@ def link_file(
     then; the same call resumes from them.
     """
     check_out(out)
-    lines = read_mentions(mentions)
-    linker.warn_of_reading(lines)  # with the share of the whole file
+    file = mentions if isinstance(mentions, MentionsFile) else open_mentions(mentions)
+    linker.warn_of_reading(file.sample)  # with the share of the whole file
 
+    size = shard_size(file.total, _PART)
     stamp = {
-        "mentions": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+        "mentions": file.digest,
         "kb": linker.kb.fingerprint(),
         "linker": linker.identity(),
         "asked": [k, lang],
         "made by": made_by(engine),
     }
     with disk_errors(out), open_workspace(partial_folder(out), stamp, out) as work:
-        rows = work.make(_LINES, partial(_write_lines, lines))
-        starts = range(0, len(lines), _PART)
+        rows = work.make(_LINES, partial(_write_lines, file, size))
+        starts = range(0, file.total, size)
         shards = [
-            Shard(f"part-{index:07d}.parquet", index, min(_PART, len(lines) - start))
+            Shard(f"part-{index:07d}.parquet", index, min(size, file.total - start))
             for index, start in enumerate(starts)
         ]
         recipe, shared = linker.recipe(), work.share(rows)
@@ -186,7 +190,7 @@ def link_file(
         parts = make_parts(job, work, engine, progress)
         write_rows((pq.read_table(part) for part in parts), SCHEMA, out, new=True)
         work.remove()
-    return {"mentions": len(lines), "empty": sum(not line for line in lines)}
+    return {"mentions": file.total, "empty": file.empty}
 
 
 @dataclass(frozen=True)
@@ -217,24 +221,62 @@ def _load_linking(make: Callable[[], Linking], lines: Path, k: int, lang: str | 
     return _Linking(make(), local_copy(lines), k, lang)
 
 
-def _write_lines(lines: list[str], path: Path) -> None:
+def _write_lines(file: "MentionsFile", size: int, path: Path) -> None:
     """Write the lines with a row group per part: workers read any of them."""
-    schema = pa.schema([("mention", pa.string())])
+    schema, lines = pa.schema([("mention", pa.string())]), file.lines()
     with pq.ParquetWriter(path, schema) as writer:
-        for start in range(0, len(lines), _PART):
-            part = pa.table({"mention": lines[start : start + _PART]}, schema=schema)
-            writer.write_table(part, _PART)
+        while part := list(itertools.islice(lines, size)):
+            writer.write_table(pa.table({"mention": part}, schema=schema), size)
 
 
-def read_mentions(mentions: Path) -> list[str]:
-    """Return the lines of a file, which may be in a store, without white space around them."""
+@dataclass(frozen=True)
+class MentionsFile:
+    """A file of mentions that was read once, line by line: it may be larger than memory."""
+
+    path: Path
+    total: int
+    empty: int
+    digest: str  # of the mentions
+    sample: list[str]  # at most `_SAMPLE` of them, evenly spaced
+
+    def lines(self) -> Iterator[str]:
+        """Yield the mentions in their order."""
+        return _read_lines(self.path)
+
+
+def open_mentions(mentions: Path) -> MentionsFile:
+    """Read a file of mentions, which may be in a store; refuse one that has none."""
+    shown = uri_of(mentions) if is_remote(mentions) else mentions
+    path = local_source(mentions)
+    digest, total, empty = hashlib.sha256(), 0, 0
+    sample: list[str] = []
+    step = 1  # every so many lines are in the sample
     try:
-        lines = local_source(mentions).read_text("utf-8-sig").rstrip("\n").split("\n")
+        for line in _read_lines(path):
+            digest.update(line.encode() + b"\n")
+            if not total % step:
+                sample.append(line)
+            if len(sample) > _SAMPLE:
+                sample, step = sample[::2], 2 * step
+            total, empty = total + 1, empty + (not line)
     except (OSError, UnicodeDecodeError) as error:
-        raise PrixError(f"--mentions {mentions} cannot be read as text: {error}.") from None
-    if not any(map(str.strip, lines)):
-        raise PrixError(f"--mentions {mentions} is empty: expected one mention per line.")
-    return [line.strip() for line in lines]
+        raise PrixError(f"--mentions {shown} cannot be read as text: {error}.") from None
+    if total == empty:
+        raise PrixError(f"--mentions {shown} is empty: expected one mention per line.")
+    return MentionsFile(path, total, empty, digest.hexdigest(), sample)
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file without white space around them; not the empty ones at its end."""
+    waiting = 0  # empty lines: of the end, unless another line follows
+    with path.open(encoding="utf-8-sig") as file:
+        for line in file:
+            if line == "\n":
+                waiting += 1
+                continue
+            yield from itertools.repeat("", waiting)
+            waiting = 0
+            yield line.strip()
 
 
 def _link_lines(linker: Linking, lines: list[str], k: int, lang: str | None) -> pa.Table:

@@ -15,7 +15,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from prixlm.decoding.completer import Completer
 from prixlm.decoding.reader import Reader
 from prixlm.engine.jobs import EngineConfig, Shard, ShardJob, made_by, make_parts
 from prixlm.engine.overwriting import check_pages
+from prixlm.engine.parts import shard_size
 from prixlm.engine.workspace import Workspace, open_workspace, partial_folder
 from prixlm.errors import PrixError
 from prixlm.files import alone, sketch, whole_folder, write_atomically
@@ -68,6 +69,10 @@ from prixlm.types import Progress
 
 _PART_FACTS = 2048
 """Facts that one ranker ranks for a part."""
+_COUNTED = ("lang", "relation", "relation_name", "rank")
+"""Columns that figures are computed from, beside those of the subsets."""
+ReadRanks = Callable[[list[str] | None], Iterator[pa.Table]]
+"""Yields the ranks of one ranker, part by part, some columns or all: answers may be many GB."""
 _FUSION = "fusion"
 _FOLDERS = ("models", "graphs", "baselines", "readers")
 """Fields of the config that name trained folders."""
@@ -316,13 +321,15 @@ def evaluate_rankers(
         if to is not None:  # not before the rankers are loaded: a folder would be left
             to.mkdir(parents=True, exist_ok=True)
             stack.enter_context(alone(to / "table.json", wait=False))
-        for (ranker, how), (table, seconds) in zip(rankers, tables, strict=True):
+        columns = [*_COUNTED, *map(column_of, subsets)]
+        for (ranker, how), (ranked, seconds) in zip(rankers, tables, strict=True):
+            table = pa.concat_tables(ranked(columns))
             by_language = figures_by_language(table, ranker.max_rank, subsets)
             result = RankerResult(ranker.name, by_language, how, None, seconds, ranker.max_rank)
             by_relation = figures_by_relation(table, ranker.max_rank)
             evaluation.add(result, by_relation, config.relations)
             if to is not None:
-                _write_answers(to, result, table, by_relation)
+                _write_answers(to, result, ranked, by_relation)
         if to is not None:
             write_results(to, {"": evaluation.results})
             plot_results(evaluation.results, to / "table.png")
@@ -363,12 +370,21 @@ def _read_facts(kb: KB, config: EvaluateConfig, langs: Sequence[str]) -> list[He
 
 def _rank_here(
     kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut], answers: int
-) -> Iterator[tuple[pa.Table, float | None]]:
+) -> Iterator[tuple[ReadRanks, float | None]]:
     """Yield the ranks of each ranker, and the seconds that they took."""
     for ranker, _ in rankers:
         started = time.monotonic()
         table = rank_facts(kb, ranker, facts, answers=answers, beyond=ranker.max_rank)
-        yield table, time.monotonic() - started
+        yield partial(_select, table), time.monotonic() - started
+
+
+def _select(table: pa.Table, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    yield table if columns is None else table.select(columns)
+
+
+def _read_tables(paths: Sequence[Path], columns: list[str] | None = None) -> Iterator[pa.Table]:
+    for path in paths:
+        yield pq.read_table(path, columns=columns)
 
 
 def _rank_in_parts(
@@ -377,14 +393,16 @@ def _rank_in_parts(
     work: Workspace,
     engine: EngineConfig | None,
     progress: Progress | None,
-) -> Iterator[tuple[pa.Table, float | None]]:
+) -> Iterator[tuple[ReadRanks, float | None]]:
     """Yield the ranks of each ranker, found in workers; seconds of workers are not counted."""
+    total = len(ranking.rankers) * sum(map(len, ranking.facts))
+    size = shard_size(total, _PART_FACTS)
     shards: list[Shard] = []
     owner: list[int] = []  # the ranker of each shard
     for number in range(len(ranking.rankers)):
         for language, part in enumerate(ranking.facts):
-            for start in range(0, len(part), _PART_FACTS):
-                rows = range(start, min(start + _PART_FACTS, len(part)))
+            for start in range(0, len(part), size):
+                rows = range(start, min(start + size, len(part)))
                 name = f"part-{len(shards):07d}.parquet"
                 shards.append(Shard(name, (number, language, rows), len(rows)))
                 owner.append(number)
@@ -402,10 +420,8 @@ def _rank_in_parts(
     job = ShardJob("rank", shards, load, ranking, ranking.inputs())
     paths = make_parts(job, work, engine, progress)
     for number in range(len(ranking.rankers)):
-        tables = [
-            pq.read_table(path) for path, one in zip(paths, owner, strict=True) if one == number
-        ]
-        yield pa.concat_tables(tables), None
+        own = [path for path, one in zip(paths, owner, strict=True) if one == number]
+        yield partial(_read_tables, own), None
 
 
 @dataclass(frozen=True)
@@ -460,13 +476,13 @@ def _stamp(config: EvaluateConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _write_answers(
-    to: Path, result: RankerResult, table: pa.Table, by_relation: Mapping[str, Figures]
+    to: Path, result: RankerResult, ranked: ReadRanks, by_relation: Mapping[str, Figures]
 ) -> None:
     """Write every answer of a ranker, and its figures by relation."""
     # A file name of the title: `Prix-LM all (2)` becomes `prix-lm-all-2`.
     name = re.sub(r"\W+", "-", result.title).strip("-").lower()
     for ending in (".parquet", ".tsv"):
-        write_ranks(table, to / "answers" / f"{name}{ending}")
+        write_ranks(ranked(None), to / "answers" / f"{name}{ending}")
     (to / "relations").mkdir(exist_ok=True)
     values = {key: _relation_to_json(part, result.max_rank) for key, part in by_relation.items()}
     text = json.dumps(values, ensure_ascii=False, indent=1)

@@ -1,14 +1,15 @@
 """What an import will read: the format table, recognition of sources, and estimates.
 
     plan = plan_import(["labels_lang=fi.ttl.bz2"])
-    print(estimate_import(plan).as_text())
+    print(estimate_sources(["labels_lang=fi.ttl.bz2"]).as_text())
 
 Nothing is written here; `run.py` carries a plan out.
 """
 
 import itertools
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from prixlm.importers.tables import AUTHORS, TABLES
 from prixlm.importers.wikidata import WIKIDATA
 from prixlm.importers.world import WORLD
 from prixlm.languages import parse_languages
-from prixlm.remote import local_source
+from prixlm.remote import fetch_heads, is_remote, local_source
 from prixlm.threads import usable_cores
 
 FORMATS = {f.name: f for f in (DBP5L, AUTHORS, WIKIDATA, DBPEDIA, RDF, TABLES, WORLD)}
@@ -35,6 +36,9 @@ _JOINED_PER_SECOND = 700_000
 _BYTES_PER_ROW = 60
 """For estimates only: rows that the joins process in a second, and disk space of a row meanwhile,
 from `benchmarks/import.py` on two cores."""
+
+_HEAD_BYTES = 16 << 20
+"""Bytes of a remote file that an estimate fetches: more than a chunk, also compressed."""
 
 Langs = Sequence[str] | Literal["all"] | None
 
@@ -117,13 +121,14 @@ class Estimate:
     num_rows: int
     seconds: float
     disk_bytes: int
+    sizes: tuple[int, ...]  # of the sources, in bytes
 
     def as_dict(self) -> dict[str, Any]:
         """Return the estimate for JSON."""
         return {
             "format": self.plan.format.name,
             "langs": self.plan.langs,
-            "sources": [{"name": s.name, "size": source_size(s)} for s in self.plan.sources],
+            "sources": [{"name": s.name, "size": size} for s, size in self._sized()],
             "rows": self.num_rows,
             "seconds": round(self.seconds, 1),
             "disk_bytes": self.disk_bytes,
@@ -132,7 +137,7 @@ class Estimate:
     def as_text(self) -> str:
         """Return the estimate as lines for the terminal."""
         plan = self.plan
-        sizes = [f"  {s.name}  {source_size(s) / 1e6:,.1f} MB" for s in plan.sources]
+        sizes = [f"  {s.name}  {size / 1e6:,.1f} MB" for s, size in self._sized()]
         langs = "every language" if plan.langs is None else ", ".join(plan.langs)
         return "\n".join(
             [
@@ -143,11 +148,35 @@ class Estimate:
             ]
         )
 
+    def _sized(self) -> Iterator[tuple[Source, int]]:
+        return zip(self.plan.sources, self.sizes, strict=True)
 
-def estimate_import(plan: Plan) -> Estimate:
-    """Parse the first chunk of each source and scale its figures up to the source's size."""
+
+def estimate_sources(sources: Iterable[Path | str], **options: Any) -> Estimate:
+    """Plan an import and estimate it. Of files in a store, only the beginning is fetched.
+
+    options: those of `plan_import`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths: list[Path | str] = []
+        sizes: dict[Path, int] = {}  # of those that are not all here
+        for number, source in enumerate(sources):
+            if is_remote(source):
+                home = Path(folder) / str(number)
+                sizes |= fetch_heads(source, home, _HEAD_BYTES)
+                source = home / Path(source).name
+            paths.append(source)
+        return estimate_import(plan_import(paths, **options), sizes)
+
+
+def estimate_import(plan: Plan, stated: Mapping[Path, int] | None = None) -> Estimate:
+    """Parse the first chunk of each source and scale its figures up to the source's size.
+
+    stated: the sizes of files of which only the beginning is here.
+    """
     rows, seconds, disk = 0.0, 1.0, 0.0
-    for index, source in enumerate(plan.sources):
+    sizes = [(stated or {}).get(source.path, source_size(source)) for source in plan.sources]
+    for index, (source, size) in enumerate(zip(plan.sources, sizes, strict=True)):
         parser = plan.parser(index)
         chunk = next(plan.format.chunks(source, index), None)
         if chunk is None:
@@ -156,13 +185,13 @@ def estimate_import(plan: Plan) -> Estimate:
         parsed = parse_chunk(parser, chunk)
         spent = time.perf_counter() - start
         # `done` bytes on disk gave these rows, so the whole file gives `scale` times as many.
-        scale = max(1.0, source_size(source) / chunk.done) if chunk.done else 1.0
+        scale = max(1.0, size / chunk.done) if chunk.done else 1.0
         rows += parsed.read * scale
         seconds += (
             spent / max(2, usable_cores()) + parsed.num_staged() / _JOINED_PER_SECOND
         ) * scale
         disk += parsed.num_staged() * _BYTES_PER_ROW * scale
-    return Estimate(plan, int(rows), seconds, int(disk))
+    return Estimate(plan, int(rows), seconds, int(disk), tuple(sizes))
 
 
 def source_size(source: Source) -> int:

@@ -143,6 +143,7 @@ class MentionLinker:
         if self.encoder is not None:
             warn_of_another_kb(self.encoder.model, self.kb)
             self._store = build_vectors(self.kb, self.encoder, progress, engine)
+            self._store.index()  # built by the driver, before its workers need it
             # The store is ordered by entity, its own name first: the place of each row there.
             place = np.empty(len(entity), np.int64)
             place[np.argsort(entity, kind="stable")] = np.arange(len(entity))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from prixlm.arrays import group_starts
 from prixlm.decoding.completer import Completer, SearchConfig
+from prixlm.engine.jobs import EngineConfig
 from prixlm.entities.encoder import EntityEncoder
 from prixlm.entities.index import build_vectors
 from prixlm.errors import PrixError
@@ -39,6 +40,7 @@ def kb_problem(
     encoder: EntityEncoder | None = None,
     model: Completer | None = None,
     without: bool = False,
+    engine: EngineConfig | None = None,
     progress: Progress | None = None,
 ) -> LinkProblem:
     """Return the entities of `lang` and those of `into`, with all facts of the KB around them.
@@ -47,12 +49,12 @@ def kb_problem(
     even a withheld one, to have no counterpart.
     encoder: its vectors are evidence. model: so are its translations of the names, in both
     directions. Both may know the links of the KB, so the confidence is fitted on the withheld links
-    of the valid split instead.
+    of the valid split instead. engine: where the names are encoded, if they were not before.
     """
     if lang == into:
         raise PrixError(f"links from {lang} into {into}: expected two different languages.")
     ids = [np.arange(r.start, r.stop) for r in (kb.entity_range(lang), kb.entity_range(into))]
-    vectors = None if encoder is None else build_vectors(kb, encoder, progress)
+    vectors = None if encoder is None else build_vectors(kb, encoder, progress, engine)
 
     def read(code: str) -> Names:
         if vectors is None:

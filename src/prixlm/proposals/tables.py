@@ -14,10 +14,11 @@ exported on a plain machine.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -42,6 +43,8 @@ FUSION_FOLDER, ANSWERABLE_FILE = "fusion", "answerable.json"
 """What a run fitted: `asking` gives the same confidence with it."""
 GROUP_ROWS = 1 << 13
 """Rows of a row group: a page reads single rows, and decodes the whole group of each."""
+_JOINED_PARTS = 512
+"""Parts that one statement reads."""
 _BATCH_ROWS = 1 << 16
 _MANIFEST, _TIMINGS = "manifest.json", "timings.json"
 
@@ -147,6 +150,22 @@ _WITH_NAMES = """
 """
 
 
+def part_table(columns: Mapping[str, Any]) -> pa.Table:
+    """Return the proposals of a part, given their columns as arrays; NaN becomes null."""
+    arrays = [_to_column(columns[field.name], field.type) for field in PART_SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=PART_SCHEMA)
+
+
+def _to_column(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    # Floats may be NaN, and an integer column cannot hold NaN under its nulls.
+    is_null = np.isnan(values) if values.dtype.kind == "f" else None
+    if is_null is not None and pa.types.is_integer(kind):
+        values = np.where(is_null, 0, values).astype(np.int64)
+    return pa.array(values, mask=is_null).cast(kind)
+
+
 def join_parts(
     kb: KB, parts: Sequence[Path], out: Path, limit: int | None, scratch: Path
 ) -> dict[str, Any]:
@@ -175,16 +194,16 @@ def _create_chosen(
     db: "duckdb.DuckDBPyConnection", parts: Sequence[Path], limit: int | None
 ) -> None:
     """Create the table `chosen`: the rows of all parts, or the most confident ones."""
-    if parts:
-        source = parquet_rows(*parts)
-    else:
-        source = "empty"
-        db.register(source, PART_SCHEMA.empty_table())
-    best = ""
+    db.register("empty", PART_SCHEMA.empty_table())
+    db.execute("CREATE TABLE chosen AS SELECT * FROM empty")
+    # Some at a time: the list of all paths would be a statement of megabytes.
+    for start in range(0, len(parts), _JOINED_PARTS):
+        some = parquet_rows(*parts[start : start + _JOINED_PARTS])
+        db.execute(f"INSERT INTO chosen SELECT * FROM {some}")
     # All columns take part in the order, so that equal confidences are cut the same way each time.
     if limit is not None:
         best = f"ORDER BY confidence DESC, lang, subject, relation, object LIMIT {limit}"
-    db.execute(f"CREATE TABLE chosen AS SELECT * FROM {source} {best}")
+        db.execute(f"CREATE OR REPLACE TABLE chosen AS SELECT * FROM chosen {best}")
 
 
 def write_table(folder: Path, table: str, rows: pa.Table) -> None:

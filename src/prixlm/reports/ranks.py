@@ -7,6 +7,8 @@ A table of ranks has a row per held-out fact: language, subject, relation, objec
 of booleans for each subset tells which facts are in it. `evaluation.link_prediction` makes it.
 """
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,15 @@ import pyarrow.parquet as pq
 from prixlm.errors import PrixError
 from prixlm.files import replacing
 from prixlm.kb.checks import check_table, read_checked
+from prixlm.kb.store import rechunk
 from prixlm.metrics import rank_values
 from prixlm.reports.comparing import difference_table
 from prixlm.reports.ranker_results import ALL, METRICS
 from prixlm.reports.tables import ResultTable, name_rows
 from prixlm.untrusted import guard_formula
 
+_GROUP_ROWS = 1 << 16
+"""Rows of a row group, however the ranks were made."""
 _RANKS = pa.schema(
     {
         "lang": pa.string(),
@@ -38,18 +43,28 @@ def column_of(subset: str) -> str:
     return subset.replace(" ", "_")
 
 
-def write_ranks(table: pa.Table, path: Path) -> None:
-    """Write a table of ranks as Parquet, or as TSV with lists joined by ` | `."""
+def write_ranks(ranks: pa.Table | Iterator[pa.Table], path: Path) -> None:
+    """Write ranks as Parquet, or as TSV with lists joined by ` | `.
+
+    ranks: a table, or several that follow each other; one at a time is in memory.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix not in (".parquet", ".tsv"):
         raise PrixError(f"{path}: expected a name that ends in .parquet or .tsv.")
+    tables = iter([ranks]) if isinstance(ranks, pa.Table) else ranks
+    first = next(tables)
+    batches = (b for table in itertools.chain([first], tables) for b in table.to_batches())
     with replacing(path) as temporary:
         if path.suffix == ".parquet":
-            pq.write_table(table, temporary, compression="zstd")
+            with pq.ParquetWriter(temporary, first.schema, compression="zstd") as writer:
+                for batch in rechunk(batches, _GROUP_ROWS):
+                    writer.write_batch(batch, row_group_size=_GROUP_ROWS)
             return
-        lines = ["\t".join(table.column_names)]
-        lines += ["\t".join(_cell(value) for value in row.values()) for row in table.to_pylist()]
-        temporary.write_text("\n".join(lines) + "\n", "utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write("\t".join(first.column_names) + "\n")
+            for batch in batches:
+                for row in batch.to_pylist():
+                    file.write("\t".join(map(_cell, row.values())) + "\n")
 
 
 def _cell(value: Any) -> str:
