@@ -26,6 +26,7 @@ from prixlm.errors import PrixError
 from prixlm.remote import is_remote, staged_folder, uri_of
 
 if TYPE_CHECKING:
+    from prixlm.rankers.fusion import FusionConfig
     from prixlm.reports.tables import ResultTable
 
 KBFolder = Annotated[
@@ -37,6 +38,12 @@ Encoders = Annotated[
 ]
 To = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Write the table here, as Markdown and JSON.")
+]
+FuseFacts = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Valid facts of each language that the confidence is fitted on."
+    ),
 ]
 
 
@@ -63,6 +70,9 @@ def evaluate_lp(
         int | None,
         typer.Option(metavar="N", help="With --fuse: valid facts of each language; default 2,500."),
     ] = None,
+    fuse_seed: Annotated[
+        int, typer.Option(metavar="N", help="With --fuse: seed of its folds and trees.")
+    ] = 0,
     without: Annotated[
         str | None,
         typer.Option(metavar="KEYS", help="Leave out rankers such as similar-names,paths."),
@@ -109,7 +119,8 @@ def evaluate_lp(
 ) -> None:
     """Link prediction: rank the object of held-out facts among all entities of a language.
 
-    Rankers that need no training, such as facts carried along links, are always rows.
+    Rankers that need no training, such as facts carried along links, are always rows. With --to, a
+    stopped command resumes.
 
     Example: [b]prixlm evaluate lp --kb split --model model --most 200[/b]
     """
@@ -137,6 +148,7 @@ def evaluate_lp(
         answers=answers,
         beyond=BEYOND if beyond is None else beyond,
         fuse_facts=FusionConfig.facts if fuse_facts is None else fuse_facts,
+        fuse_seed=fuse_seed,
     )
     where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar(None if as_json else where.describe()) as progress:
@@ -344,6 +356,7 @@ def evaluate_enrich(
     most: Annotated[
         int | None, typer.Option(metavar="N", help="A sample of N test questions of each language.")
     ] = None,
+    fuse_facts: FuseFacts = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -357,7 +370,9 @@ def evaluate_enrich(
 
     with progress_bar() as progress:
         codes = parse_codes(langs)
-        trials = try_enrichment(KB(kb), codes, model, graph, most=most, progress=progress)
+        trials = try_enrichment(
+            KB(kb), codes, model, graph, config=_fusion(fuse_facts), most=most, progress=progress
+        )
     if to is not None:
         with staged_folder(to) as folder:
             write_trials(trials, folder)
@@ -371,6 +386,7 @@ def evaluate_proposals(
     model: ModelOption = None,
     graph: GraphOption = None,
     min_confidence: MinConfidence = 0.5,
+    fuse_facts: FuseFacts = None,
     as_json: Json = False,
 ) -> None:
     """Proposals judged: run `enrich` without the test facts, and compare all it proposes with them.
@@ -390,6 +406,7 @@ def evaluate_proposals(
             model,
             graph,
             min_confidence=min_confidence,
+            fusion=_fusion(fuse_facts),
             progress=progress,
         )
     show_tables(judged_tables(judged), "proposals", to, as_json)
@@ -476,6 +493,13 @@ def evaluate_merge(
     from prixlm.reports.ranker_results import read_run
 
     show_tables(merge_runs([read_run(path) for path in runs]), "merged", to, as_json)
+
+
+def _fusion(facts: int | None) -> "FusionConfig | None":
+    """Return the settings of a fusion that is fitted on so many facts; None for the usual ones."""
+    from prixlm.rankers.fusion import FusionConfig
+
+    return None if facts is None else FusionConfig(facts=facts)
 
 
 def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_json: bool) -> None:

@@ -66,6 +66,8 @@ from prixlm.types import Progress
 
 _PART_FACTS = 2048
 """Facts that one ranker ranks for a part."""
+_SECONDS = b"seconds"
+"""Metadata of a part: how long its ranks took."""
 _FUSION = "fusion"
 _FOLDERS = ("models", "graphs", "baselines", "readers")
 """Fields of the config that name trained folders."""
@@ -182,6 +184,7 @@ class EvaluateConfig:
     answers: int = 10  # answers per fact that are written to the output folder; 0: none
     beyond: int = BEYOND  # deepest rank of a Prix-LM's exact search; higher ones count as infinity
     fuse_facts: int = FusionConfig.facts  # valid facts per language that the fusion is fitted on
+    fuse_seed: int = 0  # of the fusion's folds and trees
 
     def __post_init__(self) -> None:
         if self.split not in ("test", "valid"):
@@ -190,8 +193,8 @@ class EvaluateConfig:
             raise PrixError(f"--search {self.search}: expected beam or exact.")
         if (self.most is not None and self.most < 1) or self.relations < 0:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
-        if self.answers < 0 or self.fuse_facts < 1:
-            raise PrixError("--answers is 0 or more, and --fuse-facts 1 or more.")
+        if min(self.answers, self.fuse_seed) < 0 or self.fuse_facts < 1:
+            raise PrixError("--answers and --fuse-seed are 0 or more, and --fuse-facts 1 or more.")
         if not HITS_DEPTH <= self.beyond <= BEYOND:
             raise PrixError(
                 f"--beyond {self.beyond}: expected {HITS_DEPTH}, which Hits@10 needs, "
@@ -202,8 +205,8 @@ class EvaluateConfig:
             raise PrixError(f"--without {', '.join(unknown)}: expected {', '.join(_OPTIONAL)}.")
         if self.beyond != BEYOND and self.search != "exact":
             raise PrixError("--beyond is of --search exact: a beam finds ranks up to 10.")
-        if self.fuse_facts != FusionConfig.facts and not self.fuse:
-            raise PrixError("--fuse-facts requires --fuse.")
+        if (self.fuse_facts, self.fuse_seed) != (FusionConfig.facts, 0) and not self.fuse:
+            raise PrixError("--fuse-facts and --fuse-seed require --fuse.")
         if self.fuse and self.split == "valid":
             raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
         if self.fuse and self.by_name:
@@ -276,25 +279,22 @@ def evaluate_rankers(
     """Rank the held-out facts of a KB with all rankers of a config.
 
     to: a folder for the table as Markdown, JSON and a picture, and all answers as Parquet and TSV.
-    engine: where the facts are ranked. With workers, finished parts lie in TO.partial, and the same
-    call resumes from them.
+    Finished parts lie in TO.partial, and the same call resumes from them.
+    engine: where the facts are ranked.
     """
     if to is not None and is_remote(to):
         with staged_folder(to) as folder:
             return evaluate_rankers(kb, config, folder, progress, engine=engine)
-    in_parts = engine is not None and engine != EngineConfig()
-    if in_parts and to is None:
+    if to is None and engine is not None and engine != EngineConfig():
         raise PrixError("--engine and --workers require --to: finished parts are kept beside it.")
     langs = _languages(kb, config)
     if to is not None:
         check_pages(to / "table.json", [to / "table.md"], lambda values: isinstance(values, dict))
     facts = _read_facts(kb, config, langs)
-    # Lists of answers cost a second search, so they are made only to be written.
-    answers = 0 if to is None else config.answers
     evaluation = Evaluation(unseen=config.unseen)
     subsets = list(facts[0].subsets)
     with contextlib.ExitStack() as stack:
-        if in_parts and to is not None:
+        if to is not None:
             inputs = _inputs(kb, config)
             stamp = _stamp(config, inputs) | {"made by": made_by(engine)}
             work = stack.enter_context(open_workspace(partial_folder(to), stamp))
@@ -303,7 +303,7 @@ def evaluate_rankers(
             tables = _rank_in_parts(ranking, config, work, engine, progress)
         else:
             rankers = _rankers(kb, config, progress)
-            tables = _rank_here(kb, rankers, facts, answers)
+            tables = _rank_here(kb, rankers, facts)
         if to is not None:  # not before the rankers are loaded: a folder would be left
             to.mkdir(parents=True, exist_ok=True)
             stack.enter_context(alone(to / "table.json", wait=False))
@@ -317,7 +317,6 @@ def evaluate_rankers(
         if to is not None:
             write_results(to, {"": evaluation.results})
             plot_results(evaluation.results, to / "table.png")
-        if in_parts:
             work.remove()
     return evaluation
 
@@ -348,12 +347,15 @@ def _read_facts(kb: KB, config: EvaluateConfig, langs: Sequence[str]) -> list[He
 
 
 def _rank_here(
-    kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut], answers: int
+    kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut]
 ) -> Iterator[tuple[pa.Table, float | None]]:
-    """Yield the ranks of each ranker, and the seconds that they took."""
+    """Yield the ranks of each ranker, and the seconds that they took.
+
+    Without lists of answers: these cost a second search, so they are made only to be written.
+    """
     for ranker, _ in rankers:
         started = time.monotonic()
-        table = rank_facts(kb, ranker, facts, answers=answers, beyond=ranker.max_rank)
+        table = rank_facts(kb, ranker, facts, beyond=ranker.max_rank)
         yield table, time.monotonic() - started
 
 
@@ -364,7 +366,11 @@ def _rank_in_parts(
     engine: EngineConfig | None,
     progress: Progress | None,
 ) -> Iterator[tuple[pa.Table, float | None]]:
-    """Yield the ranks of each ranker, found in workers; seconds of workers are not counted."""
+    """Yield the ranks of each ranker, found part by part, and the seconds that they took.
+
+    Seconds of workers are not counted: they rank several parts at once.
+    """
+    is_here = engine is None or engine.is_here
     shards: list[Shard] = []
     owner: list[int] = []  # the ranker of each shard
     for number in range(len(ranking.rankers)):
@@ -391,7 +397,9 @@ def _rank_in_parts(
         tables = [
             pq.read_table(path) for path, one in zip(paths, owner, strict=True) if one == number
         ]
-        yield pa.concat_tables(tables), None
+        seconds = sum(float((table.schema.metadata or {})[_SECONDS]) for table in tables)
+        table = pa.concat_tables([table.replace_schema_metadata(None) for table in tables])
+        yield table, seconds if is_here else None
 
 
 @dataclass(frozen=True)
@@ -412,8 +420,10 @@ class _Ranking:
         """Write the ranks of some facts of a language by one ranker."""
         number, language, rows = value
         ranker, part = self.rankers[number], self.facts[language].select(np.asarray(rows))
+        started = time.monotonic()
         table = rank_facts(self.kb, ranker, [part], answers=self.answers, beyond=ranker.max_rank)
-        pq.write_table(table, path)
+        seconds = {_SECONDS: str(time.monotonic() - started).encode()}
+        pq.write_table(table.replace_schema_metadata(seconds), path)
 
 
 def _load_ranking(kb: KB, config: EvaluateConfig, fusion: Path) -> _Ranking:
@@ -516,7 +526,7 @@ def _fuse(
     progress: Progress | None,
 ) -> Fusion:
     """Fit a fusion of the rankers, or read it from a folder."""
-    settings = FusionConfig(facts=config.fuse_facts)
+    settings = FusionConfig(facts=config.fuse_facts, seed=config.fuse_seed)
     if folder is None:
         return Fusion.fit(kb, rankers, settings, config.langs, progress)
     if not folder.is_dir():
