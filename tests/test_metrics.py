@@ -9,11 +9,13 @@ from prixlm import metrics
 from prixlm.metrics import (
     Interval,
     at_levels,
+    auroc_interval,
     average_precision,
     bootstrap,
     bootstrap_mean,
     bootstrap_means,
     bootstrap_ratio,
+    bootstrap_ratios,
     calibration_interval,
     draws,
     figures,
@@ -184,3 +186,26 @@ def test_the_interval_of_a_calibration_error_holds_a_real_error() -> None:
     assert np.isnan(
         calibration_interval(confidence[:3], right[:3], reliability([0.5] * 3, [1] * 3))[0]
     )
+
+
+def test_ratios_of_several_columns_are_those_of_one_at_a_time() -> None:
+    generator = np.random.default_rng(0)
+    below = generator.integers(0, 4, (200, 2))
+    above = np.minimum(below, generator.integers(0, 4, (200, 2)))
+    found = bootstrap_ratios(above, below)
+    assert found == [bootstrap_ratio(above[:, one], below[:, one]) for one in (0, 1)]
+    nothing = bootstrap_ratios(np.zeros((5, 1)), np.zeros((5, 1)))
+    assert math.isnan(nothing[0].low)
+    assert math.isnan(bootstrap_ratios(np.zeros((0, 1)), np.zeros((0, 1)))[0].low)
+
+
+def test_the_interval_of_a_separation_is_that_of_resamples_drawn_by_hand() -> None:
+    generator = np.random.default_rng(0)
+    # With ties; in order, as a draw counts for the answers by their confidence.
+    confidence = np.sort(generator.integers(0, 8, 60)) / 8
+    right = generator.random(60) < confidence
+    drawn = [np.repeat(np.arange(60), row.astype(int)) for weights in draws(60) for row in weights]
+    values = [reliability(confidence[rows], right[rows]).auroc for rows in drawn]
+    low, high = np.nanpercentile(values, [2.5, 97.5])
+    assert auroc_interval(confidence, right) == pytest.approx((low, high))
+    assert math.isnan(auroc_interval(confidence, np.ones(60, bool)).low)

@@ -19,6 +19,21 @@ sys.path.insert(0, str(ROOT / "docs"))
 from _generate import results  # noqa: E402  (after the path is set)
 
 PAGES = sorted(results.PAGES.glob("*.md"))
+NUMBER = re.compile(r"\d+\.\d")
+NO_SHARES = (
+    "engine-",
+    "labels-ten",
+    "link-prediction-training-times",
+    "links-speed",
+    "names-romanised-2",  # of half of the world KB's concepts, whose number was not written down
+    "pretraining-against",
+    "pretraining-cost",
+    "pretraining-dbp-5l",
+    "pretraining-share",
+    "serve-load",
+    "speed-",
+)
+"""Transcribed tables of times, sizes and examples, which are no means of values between 0 and 1."""
 FILES = sorted(path.stem for path in results.DATA.glob("*.json"))
 
 
@@ -44,7 +59,7 @@ def test_a_file_has_the_command_the_commit_and_the_time_of_its_figures(name: str
     if values["source"] == "published":
         assert values["citations"]
         return
-    assert values["command"] or values["remark"], "how was it measured?"
+    assert values["command"] and all(values["command"]), "how was it measured?"
     assert re.fullmatch(r"[0-9a-f]{40}", values["commit"])
     assert datetime.fromisoformat(values["time"]).tzinfo is not None
     if "row_commits" in values:
@@ -52,6 +67,17 @@ def test_a_file_has_the_command_the_commit_and_the_time_of_its_figures(name: str
     if (ROOT / ".git").exists():
         git = ["git", "cat-file", "-e", f"{values['commit']}^{{commit}}"]
         assert subprocess.run(git, cwd=ROOT).returncode == 0, "no such commit"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_transcribed_shares_have_a_bound_or_a_reason_why_not(name: str) -> None:
+    values = results.read(name)
+    if values["source"] != "transcribed" or name.startswith(NO_SHARES):
+        return
+    bounded = values["questions"]["columns"]
+    assert bounded.keys() <= set(values["table"]["columns"])
+    last = results.grid_of(values).rows[-1]
+    assert last[0] == results.BOUND and NUMBER.findall(" ".join(last))
 
 
 def test_every_file_is_shown_on_a_page() -> None:
@@ -155,6 +181,52 @@ def test_a_table_may_join_files_and_show_rows_of_others(data: Path) -> None:
     results.write("view", view)
     grid = results.grid_of(view)
     assert grid.rows[0] == ["the last", "1.0 / 99.0"] and grid.rows[1][0] == "the first"
+
+
+def transcribed(questions: dict[str, Any], columns: list[str], *rows: list[str]) -> results.Grid:
+    """The table of a transcribed file, with the bounds of its intervals."""
+    values = {"source": "transcribed", "questions": questions}
+    return results.grid_of(values | {"table": {"columns": columns, "rows": list(rows)}})
+
+
+def test_the_bound_holds_for_every_mean_of_values_between_0_and_1() -> None:
+    generator = np.random.default_rng(0)
+    for values in (generator.random(500), 1 / generator.integers(1, 9, 500)):
+        half = 196 * values.std() / np.sqrt(500)
+        assert half < results.bound(100 * values.mean(), 500)
+    hits = generator.random(500) < 0.3
+    exact = 196 * hits.std() / np.sqrt(500)
+    assert exact <= results.bound(100 * hits.mean(), 500) < exact + 0.01
+    assert results.bound(0.0, 1_000) > 0, "0.0 may stand for 0.04"
+
+
+def test_transcribed_figures_have_the_widest_bound_of_their_column() -> None:
+    columns = ["row", "el", "mean", "training"]
+    rows = [["x", "**50.0 (25.0)**", "1.0", "2 min"], ["y", "90.0 (–)", "–", ""]]
+    questions = {"columns": {"el": "10,000 (100)", "mean": "mean"}}
+    grid = transcribed(questions, columns, *rows)
+    assert grid.rows[:2] == rows
+    # 196 · √(0.25 / 10,000) = 0.98, 196 · √(0.1875 / 100) = 8.49
+    assert grid.rows[2:] == [["± at most, by bound", "1.0 (8.5)", "1.0", ""]]
+
+
+def test_a_precision_is_bounded_by_the_answers_that_it_is_of() -> None:
+    rows = [["el (1,000)", "a", "80.0 / 40.0"], ["ja (2,000)", "b", "– / 0.0"]]
+    questions = {"rows": [1000, 2000], "by": "method", "columns": {"0.5": "found / n"}}
+    grid = transcribed(questions, ["language", "method", "0.5"], *rows)
+    # 400 right answers are 80 % of 500: 196 · √(0.16 / 500) = 3.51; 196 · √(0.24 / 1,000) = 3.04.
+    assert grid.rows[2] == ["± at most, by bound", "a", "3.6 / 3.1"]
+    assert grid.rows[3] == ["± at most, by bound", "b", "– / 0.1"]
+
+
+def test_intervals_that_were_measured_and_bounds_are_lines_apart(data: Path) -> None:
+    results.write("run", run_values())
+    table = {"columns": ["row", "fi"], "rows": [["z", "1.0 / 99.0"]]}
+    older = {"source": "transcribed", "command": ["c"], "commit": "b" * 40, "time": "2026-01-01"}
+    results.write("older", older | {"table": table, "questions": {"columns": {"fi": "400 / 400"}}})
+    lines = results.table_of(["older", "run"], best=True).split("\n")
+    names = [line.split(" | ")[0] for line in lines[2:7]]
+    assert names == ["| z", "| x", "| y", "| ± at most", "| ± at most, by bound"]
 
 
 def test_a_page_is_written_from_its_files_and_tables_without_one_are_found(data: Path) -> None:

@@ -15,7 +15,8 @@ A file has the command, the commit and the time of its figures, and where they c
 - `run`: the JSON of `prixlm evaluate --to` or `prixlm reproduce`, as it was written, and a layout
   (or the table itself, where a command writes none);
 - `transcribed`: a table of a page that was written before runs kept their JSON. Its commit and time
-  are those of the commit that brought the figures into the page;
+  are those of the commit that brought the figures into the page. `questions` has the numbers of
+  questions that its figures are means of, and so bounds their intervals (`_bound_rows`);
 - `published`: figures of others, with their source;
 - `view`: rows and columns of other files.
 
@@ -24,6 +25,7 @@ A file has the command, the commit and the time of its figures, and where they c
 
 import argparse
 import json
+import math
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,12 +40,16 @@ DATA = PAGES / "data"
 SOURCES = ("run", "transcribed", "published", "view")
 END = "<!-- end of table -->"
 MEAN = "mean"
+WIDEST = "± at most"
+BOUND = "± at most, by bound"
 _MARKED = re.compile(
     r"^<!-- table: (?P<names>[\w -]+?)(?P<best>; best)? -->\n(?P<body>.*?)^<!-- end of table -->$",
     re.MULTILINE | re.DOTALL,
 )
 _TABLE = re.compile(r"^\|.*\|\n\|[ :|-]+\|\n(?:\|.*\|(?:\n|\Z))+", re.MULTILINE)
 _NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
+_FIGURE = re.compile(r"–|-?\d+(?:[.,]\d+)*")
+_COUNT = re.compile(r"\d[\d,]*|\b(?:n|found)\b")
 _COMMAND = re.compile(r"`((?:prixlm|python|make) [^`]+)`")
 
 
@@ -79,7 +85,8 @@ def grid_of(values: Mapping[str, Any]) -> Grid:
     """Return the table of a data file."""
     if "table" in values:
         table = values["table"]
-        return Grid(table["columns"], table["rows"], table.get("rule", ""))
+        bounds = _bound_rows(table, values["questions"]) if "questions" in values else []
+        return Grid(table["columns"], table["rows"] + bounds, table.get("rule", ""))
     return _view_grid(values) if values["source"] == "view" else _run_grid(values)
 
 
@@ -108,8 +115,80 @@ def _run_grid(values: Mapping[str, Any]) -> Grid:
         for parts in cells.values()
     ]
     if any(_NUMBER.search(text) for text in widest):
-        rows.append(["± at most", *widest])
+        rows.append([WIDEST, *widest])
     return Grid([layout["head"], *cells], rows)
+
+
+# Intervals of figures whose questions were not kept.
+
+
+def bound(percent: float, questions: float) -> float:
+    """Return what half of a 95 % interval of a mean of values between 0 and 1 is at most, in %.
+
+    For x in [0, 1] x² <= x, so a mean p has a variance of at most p·(1 - p) per question: that of
+    Hits and accuracy, and more than that of reciprocal ranks. A figure is rounded to 0.1, so p is
+    moved by half of that towards 50 %, where the variance is largest.
+    """
+    toward = percent + 0.05 if percent < 50 else percent - 0.05
+    share = min(max(toward / 100, 0.0), 1.0)
+    return 196 * math.sqrt(share * (1 - share) / questions)
+
+
+def _bound_rows(table: Mapping[str, Any], questions: Mapping[str, Any]) -> list[list[str]]:
+    """Return the widest bound of each column, as a row; one for each value of the column `by`.
+
+    questions: by column the number of questions of each figure, written like a cell: `1,017 (218)`
+    for `29.1 (34.9)`. `n` is the row's own number (`rows`), `found` how many answers a precision is
+    of. The bound of a `mean` is the mean of those of the columns before it.
+    """
+    columns, rows = table["columns"], table["rows"]
+    numbers = questions.get("rows", [0] * len(rows))
+    by = columns.index(questions["by"]) if "by" in questions else None
+    groups: dict[str, list[dict[str, list[float]]]] = {}
+    for row, number in zip(rows, numbers, strict=True):
+        halves: dict[str, list[float]] = {}
+        for column, counts in questions["columns"].items():
+            cell = row[columns.index(column)]
+            means = [sum(one) / len(one) for one in zip(*halves.values(), strict=False)]
+            halves[column] = means if counts == MEAN else _bounds(cell, counts, number)
+        groups.setdefault("" if by is None else row[by], []).append(halves)
+    bounded = []
+    for name, members in groups.items():
+        texts = {columns[0]: BOUND} | ({} if by is None else {columns[by]: name})
+        for column, counts in questions["columns"].items():
+            widest = [max(places) for places in zip(*(one[column] for one in members), strict=True)]
+            texts[column] = _filled(counts if counts != MEAN else "n", widest)
+        bounded.append([texts.get(column, "") for column in columns])
+    return bounded
+
+
+def _bounds(cell: str, counts: str, number: float) -> list[float]:
+    """Return the bound of each figure of a cell; 0 where there is none."""
+    figures = [_first(text) for text in _FIGURE.findall(cell)]
+    halves = []
+    for place, count in enumerate(_COUNT.findall(counts)):
+        figure = figures[place] if place < len(figures) else None
+        if figure is None:
+            halves.append(0.0)
+            continue
+        asked = number if count in ("n", "found") else float(count.replace(",", ""))
+        if count == "found":  # right answers are recall · n, of which the precision is a share
+            recall = figures[place + 1] or 0.0
+            asked = asked * recall / figure if figure else 0.0
+        halves.append(bound(figure, asked) if asked else 0.0)
+    return halves
+
+
+def _filled(counts: str, halves: Sequence[float]) -> str:
+    """Return `counts` with a bound in the place of each number, rounded up; – for 0."""
+    left = iter(halves)
+
+    def text(match: re.Match[str]) -> str:
+        # Less 1e-9, or 2.0 becomes 2.1 by the error of its product.
+        tenths = math.ceil(10 * next(left) - 1e-9)
+        return f"{tenths / 10:.1f}" if tenths > 0 else "–"
+
+    return _COUNT.sub(text, counts)
 
 
 def _percent(value: float | None) -> str:
@@ -168,13 +247,15 @@ def table_of(names: Sequence[str], *, best: bool = False) -> str:
     columns = grids[0].columns
     for name, grid in zip(names, grids, strict=True):
         assert len(grid.columns) == len(columns), f"{name}: other columns than {names[0]}"
-    rows = [row for grid in grids for row in grid.rows if row[0] != "± at most"]
-    widest = [row for grid in grids for row in grid.rows if row[0] == "± at most"]
+    every = [row for grid in grids for row in grid.rows]
+    rows = [row for row in every if row[0] not in (WIDEST, BOUND)]
     rows = _with_best(rows) if best else rows
-    # One line of intervals for all rows that have them: the widest of each column.
+    # One line of intervals for all rows that were measured with them: the widest of each column.
+    widest = [row for row in every if row[0] == WIDEST]
     if len(widest) > 1:
-        widest = [["± at most", *map(_wider, zip(*(row[1:] for row in widest), strict=True))]]
-    text = Grid(columns, rows + widest, grids[0].rule).markdown()
+        widest = [[WIDEST, *map(_wider, zip(*(row[1:] for row in widest), strict=True))]]
+    bounded = [row for row in every if row[0] == BOUND]
+    text = Grid(columns, rows + widest + bounded, grids[0].rule).markdown()
     return text + "\n" + " ".join(_origin(name, values) for name, values in files.items()) + "\n"
 
 
@@ -209,7 +290,8 @@ def _origin(name: str, values: Mapping[str, Any]) -> str:
     if source == "published":
         return f"*{link}: published by others.*"
     how = "measured at" if source == "run" else "transcribed, written in"
-    return f"*{link}: {how} commit {values['commit'][:7]}, {values['time'][:10]}.*"
+    remark = ", with a remark" if "remark" in values else ""
+    return f"*{link}: {how} commit {values['commit'][:7]}, {values['time'][:10]}{remark}.*"
 
 
 def marked_tables(text: str) -> Iterator[tuple[re.Match[str], str]]:

@@ -111,9 +111,17 @@ def bootstrap_ratio(above: Array, below: Array, seed: int = 0) -> Interval:
     return bootstrap(len(above), lambda weights: _ratio(weights @ above, weights @ below), seed)
 
 
+def bootstrap_ratios(above: Array, below: Array, seed: int = 0) -> list[Interval]:
+    """Return the intervals of several ratios of the same questions, (N, M) each, by column."""
+    if not len(above):
+        return [Interval(float("nan"), float("nan"))] * above.shape[1]
+    parts = [_ratio(weights @ above, weights @ below) for weights in draws(len(above), seed)]
+    return [_between(column) for column in np.concatenate(parts).T]
+
+
 def _ratio(above: Array, below: Array) -> Array:
     """Divide; NaN where nothing is below."""
-    shares: Array = np.full(len(above), np.nan)
+    shares: Array = np.full(above.shape, np.nan)
     np.divide(above, below, out=shares, where=below > 0)
     return shares
 
@@ -274,6 +282,28 @@ def _auroc(confidence: Array, right: Array) -> float:
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
     # Mann-Whitney: the sum of the right answers' ranks, minus its smallest possible value.
     return float((ranks[right].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def auroc_interval(confidence: Array, right: Array) -> Interval:
+    """Return the interval of how well a confidence separates right from wrong answers."""
+    right = np.asarray(right, bool)
+    if right.all() or not right.any():
+        return Interval(float("nan"), float("nan"))
+    order = np.argsort(confidence, kind="stable")
+    is_right = right[order]
+    # (V,) the first answer of each distinct confidence, in increasing order.
+    starts = np.unique(np.asarray(confidence)[order], return_index=True)[1]
+
+    def separated(weights: Array) -> Array:
+        # The weights belong to answers in their own order, whichever that is.
+        # (b, V) right and wrong answers at each confidence; wrong ones at lower ones, half at ties.
+        positive = np.add.reduceat(weights * is_right, starts, axis=1)
+        negative = np.add.reduceat(weights * ~is_right, starts, axis=1)
+        below = np.cumsum(negative, axis=1) - negative / 2
+        pairs = positive.sum(axis=1) * negative.sum(axis=1)
+        return _ratio((positive * below).sum(axis=1), pairs)
+
+    return bootstrap(len(right), separated)
 
 
 @dataclass(frozen=True)

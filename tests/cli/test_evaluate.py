@@ -3,10 +3,11 @@
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from prixlm import KB
+from prixlm import KB, PrixError
 from prixlm.rankers.fusion import FusionConfig
 from tests.cli.conftest import succeed, succeed_json
 from tests.helpers import run_prixlm
@@ -132,6 +133,23 @@ def test_proposals_are_tried_on_test_facts(
     assert "confidence, et, all facts" in text and "fused" in text
     for name in ("enrich.json", "enrich.md", "trials.json", "reliability.png"):
         assert (tmp_path / "out" / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("task", "function", "setting"),
+    [("enrich", "try_enrichment", "config"), ("proposals", "judge_enrichment", "fusion")],
+)
+def test_a_confidence_is_fitted_on_as_many_facts_as_asked(
+    task: str, function: str, setting: str, split: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(*_: object, **settings: Any) -> None:
+        raise PrixError(f"fitted on {settings[setting] and settings[setting].facts}")
+
+    monkeypatch.setattr(f"prixlm.evaluation.proposals.{function}", show)
+    command = ("evaluate", task, "--kb", split, "--langs", "et", "--to", split / "no")
+    assert "fitted on None" in run_prixlm(*command).stderr
+    assert "fitted on 7" in run_prixlm(*command, "--fuse-facts", 7).stderr
+    assert "are 1 or more" in run_prixlm(*command, "--fuse-facts", 0).stderr
 
 
 def test_proposals_are_judged_by_the_test_facts(

@@ -66,6 +66,14 @@ def test_rows_by_jmacs_protocol_are_printed_and_written(toy_run: Path, tmp_path:
     assert low <= rows[1]["figures"]["en"]["all"]["mrr"] <= high
     ran = run_prixlm("reproduce", "jmac", *options, "--seed", 2)
     assert ran.returncode == 2 and "was made with other config.seed" in ran.stderr
+    settings = tmp_path / "jmac.toml"
+    settings.write_text("seed = 1\n[graph]\nrank = 3\n")
+    ran = run_prixlm("reproduce", "jmac", *options, "--config", settings)
+    assert ran.returncode == 2 and "other config.graph.rank: name" in ran.stderr
+    ran = run_prixlm("reproduce", "jmac", *options, "--links", tmp_path, "--seed", 1)
+    assert ran.returncode == 2 and "leave out --seed, which draws them" in ran.stderr
+    ran = run_prixlm("reproduce", "jmac", "--kb", kb, "--to", tmp_path / "l", "--links", tmp_path)
+    assert ran.returncode == 2 and "has no links: expected files such as" in ran.stderr
 
 
 def test_the_tables_on_names_are_shown(

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prixlm import KB, SplitConfig, split_kb
-from prixlm.enrichment.answerable import Answerability, _Cases
+from prixlm import KB, SplitConfig, import_kb, split_kb
+from prixlm.enrichment.answerable import Answerability, StatedHere, _Cases
 from prixlm.enrichment.gaps import ELSEWHERE, USUAL, GapConfig, Gaps
 from prixlm.rankers.base import Queries
 
@@ -110,3 +110,28 @@ def test_the_cases_are_the_questions_that_would_be_asked_if_only_train_were_know
     without_test = Answerability.fit(split, ["et"], GapConfig(known=("train", "valid")))
     assert (without_test.rate <= learnt.rate + 1e-9).all()
     assert (without_test.rate < learnt.rate).any()
+
+
+def test_the_share_of_what_others_answer_is_counted_by_relation_and_language(
+    tmp_path: Path,
+) -> None:
+    """English states 40 capitals and 40 mayors; Finnish holds out 30 capitals and no mayor."""
+    lines, links = ["lang\tsubject\trelation\tobject\tsplit"], ["lang_a\tname_a\tlang_b\tname_b"]
+    for n in range(40):
+        for relation in ("capital", "mayor"):
+            lines.append(f"en\ten land {n}\t{relation}\ten {relation} {n}\ttrain")
+            links.append(f"en\ten {relation} {n}\tfi\tfi {relation} {n}")
+        links.append(f"en\ten land {n}\tfi\tfi land {n}")
+        if n < 30:
+            lines.append(f"fi\tfi land {n}\tcapital\tfi capital {n}\tvalid")
+    # The last ten are test facts, which nothing is learnt from.
+    lines += [f"fi\tfi land {n}\tcapital\tfi capital {n}\ttest" for n in range(30, 40)]
+    for name, rows in (("facts.tsv", lines), ("links.tsv", links)):
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    kb = import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
+    learnt = StatedHere.fit(kb, ["en", "fi"])
+    share = dict(zip(kb.relation_keys(), learnt.share["fi"].tolist(), strict=True))
+    mean = (30 + 0.5) / (80 + 1)
+    assert share == pytest.approx({"capital": (30 + 10 * mean) / 50, "mayor": 10 * mean / 50})
+    # No other language answers what English lacks, so its shares are the prior.
+    np.testing.assert_allclose(learnt.share["en"], 0.5)

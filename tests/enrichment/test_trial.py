@@ -11,11 +11,12 @@ from prixlm.enrichment.trial import (
     SUBSETS,
     Trial,
     figures_at,
+    intervals_at,
     reliability_curves,
     trial_tables,
     try_fusion,
 )
-from prixlm.metrics import at_levels, reliability
+from prixlm.metrics import Interval, at_levels, bootstrap_mean, bootstrap_ratio, reliability
 from prixlm.rankers.base import Queries, Ranked
 from prixlm.rankers.fusion import Fusion
 from tests.enrichment.helpers import make_trial
@@ -145,6 +146,44 @@ def test_a_trial_is_read_from_json_as_it_was_written() -> None:
     assert few.as_dict()["reliability"]["ece"] is None
     assert np.isnan(Trial.from_dict(few.as_dict()).reliability.ece)
     assert trial_tables([Trial.from_dict(few.as_dict())])[0].rows
+
+
+def test_a_trial_has_intervals_and_json_keeps_them(kb: KB) -> None:
+    answers = {
+        ("Finland", "capital"): [("Oslo", 0.9)],
+        ("Finland", "borders"): [("Sweden", 0.6), ("Norway", 0.55)],
+    }
+    everything, *_ = try_fusion(Oracle(kb, answers), kb, "en")
+    # Three questions: none, one and two of their facts are found.
+    assert everything.intervals["right"] == bootstrap_mean(np.array([0, 1, 0]))
+    in_order = everything.intervals["R.5"]
+    assert (in_order.low, in_order.high) == (0.0, 1.0) and "P.95" not in everything.intervals
+    assert "ECE" not in everything.intervals, "too few answers to have one"
+    (table, *_) = trial_tables([everything])
+    assert table.half_width("fused", "R.5") == 0.5
+    again = Trial.from_dict(json.loads(json.dumps(everything.as_dict())))
+    assert again.intervals == everything.intervals
+    assert isinstance(again.intervals["right"], Interval)
+
+
+def test_answers_of_one_question_are_drawn_together() -> None:
+    owner, right = np.repeat([0, 1, 2], 4), np.repeat([True, False, True], 4)
+    answers = owner, np.full(12, 0.7), right
+    # The second group has half of the answers of the first.
+    half = np.tile([True, False], 6)
+    found, fewer = intervals_at([answers, tuple(part[half] for part in answers)], np.full(3, 5))
+    whole = bootstrap_ratio(np.array([4, 0, 4]), np.array([4, 4, 4]))
+    assert found["P.5"] == whole == Interval(0.0, 1.0)
+    assert found["R.5"] == bootstrap_ratio(np.array([4, 0, 4]), np.array([5, 5, 5]))
+    assert fewer["R.5"] == bootstrap_ratio(np.array([2, 0, 2]), np.array([5, 5, 5]))
+    assert np.isnan(found["P.8"].low) and found["R.8"] == Interval(0.0, 0.0)
+
+
+@pytest.mark.parametrize("intervals", [{"wrong": [0.1, 0.2]}, {"ECE": [0.1]}, {"ECE": "x"}])
+def test_intervals_that_we_do_not_write_are_refused(intervals: object) -> None:
+    values = make_trial("fused", "et", "all").as_dict() | {"intervals": intervals}
+    with pytest.raises(ValueError, match="interval"):
+        Trial.from_dict(values)
 
 
 def test_levels_have_short_names() -> None:

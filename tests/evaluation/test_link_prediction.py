@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from prixlm.lm.model import PrixLM
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import GraphConfig, train_graph
 from prixlm.rankers.fusion import Fusion
-from prixlm.rankers.heldout import read_facts
+from prixlm.rankers.heldout import HeldOut, read_facts
 from prixlm.rankers.links import MergedLookup, WhereUnstated
-from prixlm.rankers.suite import load_suite
+from prixlm.rankers.suite import NAMES, load_suite
 from prixlm.reports.ranks import compare_ranks
 
 
@@ -95,6 +96,52 @@ def test_workers_rank_as_one_process_does(
     assert files[0] == files[1] and not list(tmp_path.glob("*.partial"))
     with pytest.raises(PrixError, match="--engine and --workers require --to"):
         evaluate_rankers(numbered, config, engine=EngineConfig(workers=2))
+
+
+def test_a_run_that_was_stopped_resumes_without_workers(
+    numbered: KB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.evaluation.link_prediction._PART_FACTS", 5)
+    config, ranked = EvaluateConfig(without=("paths", *NAMES)), []
+    real = link_prediction.rank_facts
+
+    def stop_at_the_seventh(
+        kb: KB, ranker: Ranker, facts: Sequence[HeldOut], **options: Any
+    ) -> Any:
+        ranked.append(ranker.name)
+        if len(ranked) == 7:
+            raise KeyboardInterrupt
+        return real(kb, ranker, facts, **options)
+
+    whole = evaluate_rankers(numbered, config, tmp_path / "whole")
+    monkeypatch.setattr(link_prediction, "rank_facts", stop_at_the_seventh)
+    to = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_rankers(numbered, config, to)
+    assert len(list((tmp_path / "stopped.partial").glob("part-*.parquet"))) == 6
+    resumed = evaluate_rankers(numbered, config, to)
+    assert [r.figures for r in resumed.results] == [r.figures for r in whole.results]
+    parts = [-(-numbered.num_triples(lang, "test") // 5) for lang in ("en", "fi")]
+    assert len(ranked) == len(resumed.results) * sum(parts) + 1, (
+        "the six finished parts are not made again"
+    )
+    assert all(result.ranking_seconds for result in resumed.results)
+    for path in (tmp_path / "whole" / "answers").iterdir():
+        assert path.read_bytes() == (to / "answers" / path.name).read_bytes()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_fusion_has_a_seed(numbered: KB, tmp_path: Path) -> None:
+    rows = []
+    for seed in (0, 0, 1):
+        config = EvaluateConfig(fuse=True, fuse_seed=seed, without=("paths", *NAMES))
+        *_, fused = evaluate_rankers(numbered, config).results
+        rows.append(fused.figures)
+    assert rows[0] == rows[1] != rows[2]
+    with pytest.raises(PrixError, match="--fuse-facts and --fuse-seed require --fuse"):
+        EvaluateConfig(fuse_seed=1)
+    with pytest.raises(PrixError, match="--fuse-seed are 0 or more"):
+        EvaluateConfig(fuse=True, fuse_seed=-1)
 
 
 def test_trained_folders_are_told_apart_by_content_and_not_by_time(

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from prixlm import KB, PrixError, SplitConfig, import_kb, split_kb
+from prixlm.enrichment.answerable import StatedHere
 from prixlm.enrichment.trial import SUBSETS, Trial
 from prixlm.evaluation.proposals import (
     judge_enrichment,
@@ -16,6 +18,7 @@ from prixlm.evaluation.proposals import (
     try_enrichment,
     write_trials,
 )
+from prixlm.metrics import Interval
 from prixlm.rankers.fusion import FusionConfig
 from tests.enrichment.helpers import make_trial
 
@@ -92,6 +95,32 @@ def test_proposals_are_judged_by_the_facts_that_the_run_did_not_know(
         f"usual ({number})",
     ]
     assert shown.values(f"elsewhere ({number})")["P.8"] == 1.0
+    # All test facts are found at 0.8 in every resample; half of all proposals are right.
+    assert judged[0].intervals["R.8"] == judged[0].intervals["P.8"] == Interval(1.0, 1.0)
+    assert judged[2].intervals["R.5"] == Interval(0.0, 0.0)
+    assert np.isnan(judged[2].intervals["P.5"].low)
+    assert shown.has_intervals() and any("ECE here" in note for note in shown.notes)
+    # The confidence of a guess has the probability of an answer; others are lower, as learnt.
+    share = StatedHere.fit(numbered, ["fi"]).share["fi"]
+    assert str(judged[2].here) == str(judged[2].reliability), "NaN is not equal to itself"
+    lacks = number / numbered.num_triples("fi", "valid")
+    expected = 0.9 * lacks * share[test["relation"].to_numpy()].mean()
+    bins = judged[1].here.bins
+    assert sum(mean * size for mean, _, size in bins) / number == pytest.approx(expected)
+
+
+def test_a_fact_that_no_proposal_asks_for_counts_in_the_interval_of_recall(
+    numbered: KB, tmp_path: Path
+) -> None:
+    facts = numbered.query(
+        "SELECT lang, subject, relation, object, 0.9::DOUBLE AS confidence, 'usual' AS why, "
+        "[]::VARCHAR[] AS origin FROM triples WHERE split = 'test' AND lang = 'fi'"
+    ).to_arrow_table()
+    pq.write_table(facts.slice(0, len(facts) // 2), tmp_path / "proposals.parquet")
+    everything = judge_proposals(numbered, tmp_path, known=("train", "valid"))[0]
+    low, high = everything.intervals["R.5"]
+    assert 0 < low < everything.levels[0].recall < high < 1
+    assert everything.intervals["P.5"] == Interval(1.0, 1.0)
 
 
 def test_a_run_is_judged_without_having_known_the_test_facts(

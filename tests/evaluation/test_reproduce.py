@@ -30,8 +30,8 @@ from prixlm.reports.ranker_results import RankerResult
 from tests.evaluation.conftest import TINY
 
 pytest.importorskip("pykeen", reason="PyKEEN is an extra: pip install 'prixlm[baselines]'")
-NUM_ROWS = len(UNTRAINED) + 1 + 8 + 8 + 1
-"""Untrained rankers, the graph, Prix-LM, PyKEEN, and the fusion: rows that need no name."""
+NUM_ROWS = len(UNTRAINED) + 1 + 8 + 8 + 4
+"""Untrained rankers, the graph, Prix-LM, PyKEEN, and four fusions: rows that need no name."""
 CONFIG = ReproduceConfig(
     pretrain=TINY,
     propagate_epochs=1,
@@ -98,7 +98,20 @@ def test_every_row_is_there_with_its_ranks(numbered: KB, table: Path) -> None:
         ranks = pq.read_table(table / "rows" / f"{key}.parquet")
         assert len(ranks) == tested and ranks["rank"].to_numpy().min() >= 1
         assert (row.training_seconds is None) == (key in UNTRAINED)
-    assert "| fused |" in (table / "table.md").read_text()
+    text = (table / "table.md").read_text()
+    names = ("fused: links, rules and names", "fused, without Prix-LM", "fused, without the graph")
+    assert all(f"| {title} |" in text for title in (*names, "fused"))
+    # Each fusion has rankers of its own: what training adds is the last one's lead.
+    fitted = {
+        name: json.loads((table / name / "fusion.json").read_text())["rankers"]
+        for name in ("fusion-untrained", "fusion-graph", "fusion-model", "fusion")
+    }
+    model, graph = fitted["fusion"][0], fitted["fusion"][-1]
+    untrained = fitted["fusion-untrained"]
+    assert model.startswith("Prix-LM") and graph.startswith("ComplEx")
+    assert fitted["fusion-model"] == [model, *untrained]
+    assert fitted["fusion-graph"] == [*untrained, graph]
+    assert fitted["fusion"] == [model, *untrained, graph]
     for picture in ("table.png", "checkpoints.png"):
         assert (table / picture).read_bytes().startswith(b"\x89PNG")
     curves = json.loads((table / "checkpoints.json").read_text())
@@ -157,7 +170,7 @@ def test_a_row_that_was_stopped_resumes_after_the_languages_that_are_ranked(
             raise KeyboardInterrupt
         return rank_facts(kb, ranker, facts, **options)
 
-    monkeypatch.setattr("prixlm.evaluation.reproduce.rank_facts", stop_in_finnish)
+    monkeypatch.setattr("prixlm.evaluation.rows.rank_facts", stop_in_finnish)
     with pytest.raises(KeyboardInterrupt):
         reproduce_lp(numbered, tmp_path / "table", CONFIG, ["usual"])
     parts = tmp_path / "table" / "rows" / "usual.partial"
@@ -397,8 +410,9 @@ def test_wrong_settings_and_a_kb_without_a_split_are_refused(toy: KB, tmp_path: 
         reproduce_lp(toy, tmp_path / "table", CONFIG)
 
 
-def test_the_example_of_another_seed_changes_every_seed_and_nothing_else() -> None:
-    path = Path(__file__).parents[2] / "examples" / "seed-1.toml"
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_example_of_another_seed_changes_every_seed_and_nothing_else(seed: int) -> None:
+    path = Path(__file__).parents[2] / "examples" / f"seed-{seed}.toml"
     before = dataclasses.asdict(ReproduceConfig())
     after = dataclasses.asdict(read_config(path, ReproduceConfig()))
 
@@ -411,3 +425,4 @@ def test_the_example_of_another_seed_changes_every_seed_and_nothing_else() -> No
         *(".pretrain.supply.seed", ".pretrain.training.seed"),
         *(".graph.training.seed", ".fusion.seed"),
     ]
+    assert after["fusion"]["seed"] == after["pretrain"]["supply"]["seed"] == seed

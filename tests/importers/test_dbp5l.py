@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from prixlm import KB, PrixError, import_kb
-from prixlm.importers.dbp5l import _read
+from prixlm.importers.dbp5l import _read, read_links
 from prixlm.importers.format import Limits
 from tests.importers.helpers import concept_of, names_of, rejects_of, sums, triples_of
 
@@ -131,3 +131,42 @@ def test_an_empty_list_has_no_entity(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "b", en=b"")
     kb = import_kb([folder], tmp_path / "kb")
     assert kb.languages == ["ja"]
+
+
+def test_links_of_another_folder_are_read_with_the_keys_of_an_import(tmp_path: Path) -> None:
+    folder = write_benchmark(tmp_path / "b")
+    (folder / "seed_alignlinks").rename(folder / "seed_train_pairs")
+    rows = read_links(folder / "seed_train_pairs").to_pylist()
+    assert rows == [
+        {
+            "lang_a": "en",
+            "a": "http://dbpedia.org/resource/Finland",
+            "lang_b": "ja",
+            "b": "http://ja.dbpedia.org/resource/フィンランド",
+        },
+        {
+            "lang_a": "en",
+            "a": "http://dbpedia.org/resource/Helsinki",
+            "lang_b": "ja",
+            "b": "ja:ヘルシンキ",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "message"),
+    [
+        ("en-ja", b"0.0\t0.0\n1.0\t7.0\n", "en-ja.tsv line 2: id that no list has"),
+        ("en-fr", b"0.0\t0.0\n", "expected AA-BB.tsv, with the lists of both languages"),
+        ("links", b"0.0\t0.0\n", "expected AA-BB.tsv"),
+        ("en-ja", b"", "has no links: expected files such as el-en.tsv"),
+    ],
+)
+def test_links_that_do_not_belong_to_their_lists_are_refused(
+    name: str, links: bytes, message: str, tmp_path: Path
+) -> None:
+    folder = write_benchmark(tmp_path / "b") / "pairs"
+    folder.mkdir()
+    (folder / f"{name}.tsv").write_bytes(links)
+    with pytest.raises(PrixError, match=message):
+        read_links(folder)

@@ -129,6 +129,67 @@ def test_the_recipe_of_openke_trains_and_is_loaded(noisy: KB, model: str, tmp_pa
     assert torch.allclose(lengths, torch.ones_like(lengths)) == (model == "TransE")
 
 
+@pytest.mark.parametrize("lang", ["en", None])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": "TransE", "loss": "margin", "optimizer": "sgd", "sampler": "bernoulli"},
+        {"model": "ComplEx", "loss": "softplus", "optimizer": "adagrad", "penalty": 0.1},
+        {"model": "ComplEx", "loss": "softmax", "inverse": True},
+        {"model": "RotatE", "loss": "self-adversarial", "negatives": 4},
+    ],
+)
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(
+    noisy: KB,
+    changes: dict[str, Any],
+    lang: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = BaselineConfig(dim=8, epochs=5, batch=32, lr=0.05, seed=3, **changes)
+    train_baseline(noisy, tmp_path / "whole", config, lang)
+    monkeypatch.setattr("prixlm.rankers.pykeen._SAVE_SECONDS", 0.0)
+    epochs: list[int] = []
+
+    def stop_after_the_third(_: str, done: int, total: int) -> None:
+        epochs.append(done)
+        if len(epochs) == 4:
+            raise KeyboardInterrupt
+
+    to = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        train_baseline(noisy, to, config, lang, stop_after_the_third)
+    assert [path.name for path in to.iterdir()] == ["unfinished.safetensors"]
+    torch.manual_seed(99)  # another process has another generator
+    train_baseline(noisy, to, config, lang, stop_after_the_third)
+    assert epochs == [1, 2, 3, 4, 4, 5]
+    files = [(folder / "model.safetensors").read_bytes() for folder in (tmp_path / "whole", to)]
+    assert files[0] == files[1] and not (to / "unfinished.safetensors").exists()
+
+
+@pytest.mark.parametrize("damage", ["settings", "bytes"])
+def test_the_state_of_another_run_is_not_resumed(
+    noisy: KB, damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prixlm.rankers.pykeen._SAVE_SECONDS", 0.0)
+    config = BaselineConfig(model="TransE", dim=8, epochs=3, batch=32)
+
+    def stop(_: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_baseline(noisy, tmp_path, config, "en", stop)
+    if damage == "settings":
+        config = replace(config, lr=0.1)
+    else:
+        path = tmp_path / "unfinished.safetensors"
+        path.write_bytes(path.read_bytes()[:-40])
+    epochs: list[int] = []
+    train_baseline(noisy, tmp_path, config, "en", lambda _, done, total: epochs.append(done))
+    assert epochs == [1, 2, 3]
+
+
 def test_a_grid_has_the_tuned_settings() -> None:
     for model in MODELS:
         grid = BaselineConfig.grid(model)

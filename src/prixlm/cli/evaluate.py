@@ -27,6 +27,7 @@ from prixlm.remote import is_remote, staged_folder, uri_of
 
 if TYPE_CHECKING:
     from prixlm.reports.kept import Kept
+    from prixlm.rankers.fusion import FusionConfig
     from prixlm.reports.tables import ResultTable
 
 KBFolder = Annotated[
@@ -38,6 +39,12 @@ Encoders = Annotated[
 ]
 To = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Write the table here, as Markdown and JSON.")
+]
+FuseFacts = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Valid facts of each language that the confidence is fitted on."
+    ),
 ]
 
 
@@ -68,6 +75,9 @@ def evaluate_lp(
         int | None,
         typer.Option(metavar="N", help="With --fuse: valid facts of each language; default 2,500."),
     ] = None,
+    fuse_seed: Annotated[
+        int, typer.Option(metavar="N", help="With --fuse: seed of its folds and trees.")
+    ] = 0,
     without: Annotated[
         str | None,
         typer.Option(metavar="KEYS", help="Leave out rankers such as similar-names,paths."),
@@ -122,7 +132,8 @@ def evaluate_lp(
 ) -> None:
     """Link prediction: rank the object of held-out facts among all entities of a language.
 
-    Rankers that need no training, such as facts carried along links, are always rows.
+    Rankers that need no training, such as facts carried along links, are always rows. With --to, a
+    stopped command resumes.
 
     Example: [b]prixlm evaluate lp --kb split --model model --most 200[/b]
     """
@@ -152,6 +163,7 @@ def evaluate_lp(
         answers=answers,
         beyond=BEYOND if beyond is None else beyond,
         fuse_facts=FusionConfig.facts if fuse_facts is None else fuse_facts,
+        fuse_seed=fuse_seed,
     )
     where = parse_engine(engine, address, workers, gpus_per_worker)
     with progress_bar(None if as_json else where.describe()) as progress:
@@ -366,6 +378,7 @@ def evaluate_enrich(
     most: Annotated[
         int | None, typer.Option(metavar="N", help="A sample of N test questions of each language.")
     ] = None,
+    fuse_facts: FuseFacts = None,
     to: To = None,
     as_json: Json = False,
 ) -> None:
@@ -379,7 +392,9 @@ def evaluate_enrich(
 
     with progress_bar() as progress:
         codes = parse_codes(langs)
-        trials = try_enrichment(KB(kb), codes, model, graph, most=most, progress=progress)
+        trials = try_enrichment(
+            KB(kb), codes, model, graph, config=_fusion(fuse_facts), most=most, progress=progress
+        )
     if to is not None:
         with staged_folder(to) as folder:
             write_trials(trials, folder)
@@ -393,6 +408,7 @@ def evaluate_proposals(
     model: ModelOption = None,
     graph: GraphOption = None,
     min_confidence: MinConfidence = 0.5,
+    fuse_facts: FuseFacts = None,
     as_json: Json = False,
 ) -> None:
     """Proposals judged: run `enrich` without the test facts, and compare all it proposes with them.
@@ -412,6 +428,7 @@ def evaluate_proposals(
             model,
             graph,
             min_confidence=min_confidence,
+            fusion=_fusion(fuse_facts),
             progress=progress,
         )
     show_tables(judged_tables(judged), "proposals", to, as_json)
@@ -506,6 +523,13 @@ def _kept(to: Path | None, task: str) -> "Kept":
 
     # An object store has no place for work that is not finished.
     return Kept(None if to is None or is_remote(to) else to / f"{task}-parts.jsonl")
+
+
+def _fusion(facts: int | None) -> "FusionConfig | None":
+    """Return the settings of a fusion that is fitted on so many facts; None for the usual ones."""
+    from prixlm.rankers.fusion import FusionConfig
+
+    return None if facts is None else FusionConfig(facts=facts)
 
 
 def show_tables(tables: "Sequence[ResultTable]", name: str, to: Path | None, as_json: bool) -> None:

@@ -240,18 +240,33 @@ def reproduce_jmac(
     to: Target,
     rows: Annotated[
         str | None,
-        typer.Option(metavar="KEYS", help="Only these: pairs,similar,graph; default: no training."),
+        typer.Option(metavar="KEYS", help="Only these: pairs,graph,fused; default: no embedding."),
     ] = None,
     langs: Annotated[
         str | None, typer.Option(metavar="CODES", help="Target languages; default: all with tests.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the draw of half of the links.")] = 0,
+    links: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="JMAC's own half: seed_train_pairs beside entity in its dataset.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the draw of half of the links; default 0.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings in TOML, such as [graph] rank.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Link prediction by JMAC's protocol: valid facts of other languages, half of the links.
 
+    Run the same command again to resume; languages can follow one another.
+
     Example: [b]prixlm reproduce jmac --kb dbp5l --to jmac --seed 0[/b]
     """
+    from prixlm.config import changed, read_config
     from prixlm.evaluation.protocols import JmacConfig
     from prixlm.evaluation.protocols import reproduce_jmac as run
     from prixlm.kb.store import KB
@@ -260,9 +275,13 @@ def reproduce_jmac(
 
     wanted = None if rows is None else parse_list(rows)
     codes = None if langs is None else parse_codes(langs)
-    source, config = KB(kb), JmacConfig(seed=seed)
+    if links is not None and seed is not None:
+        raise PrixError("--links names the links: leave out --seed, which draws them.")
+    given = {"seed": seed, "links_from": None if links is None else str(links)}
+    settings = JmacConfig() if config is None else read_config(config, JmacConfig())
+    source, settings = KB(kb), changed(settings, {"": given})
     with progress_bar() as progress, locked(to):
-        results = run(source, to, config, wanted, codes, progress)
+        results = run(source, to, settings, wanted, codes, progress)
     if as_json:
         print_json([result.to_json() for result in results])
         return

@@ -26,6 +26,8 @@ _ROOM = 1 << 20
 
 class PartsUnusable(PrixError):
     """No part can be written at all, whatever the shard: the folder is gone, or its disk full."""
+
+
 _MAX_PARTS = 1 << 14
 """Parts of a job; more would take long to list, and to join."""
 

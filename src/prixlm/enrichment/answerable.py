@@ -14,6 +14,10 @@ learnt from would else be judged the wrong way round.
 So it is the probability for a KB that lacks as large a share of its facts as was held out for
 validation. The share that a KB lacks in fact cannot be read off the KB.
 
+That a question has an answer does not mean that this language's KB would state it: a language of
+DBpedia has a few of the facts that all others have. `StatedHere` learns how often, from the same
+valid facts.
+
 Dimension letters: Q questions, N cases to learn from, R relations.
 """
 
@@ -149,6 +153,38 @@ class Answerability:
         if not ((rate >= 0) & (rate <= 1)).all() or not np.isfinite(weights).all():
             raise ValueError("a rate or a weight is out of range")
         return cls(rate, *weights.tolist())
+
+
+@dataclass(frozen=True)
+class StatedHere:
+    """How often a language states what another one answers, by its relation.
+
+    A confidence times this share is the probability that the language's own KB states the fact, and
+    not only that the fact is true.
+    """
+
+    share: dict[str, Array]  # by language: (R,)
+
+    @classmethod
+    def fit(cls, kb: KB, langs: Sequence[str]) -> "StatedHere":
+        """Ask what would be asked if train alone were known, and count what valid facts answer.
+
+        Shares of relations with few questions are shrunk to that of the language.
+        """
+        finder = GapFinder(kb, GapConfig(known=("train",)))
+        share = {}
+        for lang in langs:
+            answered = _fact_pairs(kb, lang, "valid")
+            # (R,) questions of each relation that another language answers; those answered here.
+            asked, here = np.zeros((2, kb.num_relations))
+            for gaps in finder.find(lang):
+                queries = gaps.queries.select(np.flatnonzero(gaps.kind != USUAL))
+                is_here = np.isin(pair_keys(queries.subject, queries.relation), answered)
+                asked += np.bincount(queries.relation, minlength=kb.num_relations)
+                here += np.bincount(queries.relation, is_here, kb.num_relations)
+            mean = (here.sum() + 0.5) / (asked.sum() + 1)
+            share[lang] = (here + _PRIOR_QUESTIONS * mean) / (asked + _PRIOR_QUESTIONS)
+        return cls(share)
 
 
 def _share_drawn_for_valid(kb: KB) -> float:

@@ -17,7 +17,7 @@ Dimension letters: Q questions, N answers of all questions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -27,7 +27,18 @@ from prixlm.config import checked, is_kind
 from prixlm.enrichment.gaps import relations_of_one_object
 from prixlm.errors import PrixError
 from prixlm.kb.store import KB, is_code
-from prixlm.metrics import AtLevel, Reliability, at_levels, average_precision, reliability
+from prixlm.metrics import (
+    AtLevel,
+    Interval,
+    Reliability,
+    at_levels,
+    auroc_interval,
+    average_precision,
+    bootstrap_mean,
+    bootstrap_ratios,
+    calibration_interval,
+    reliability,
+)
 from prixlm.rankers.base import Ranked
 from prixlm.rankers.fusion import Fusion
 from prixlm.rankers.heldout import Questions, read_facts
@@ -51,6 +62,7 @@ _KINDS: dict[str, Any] = {
     "reliability": dict[str, Any],
     "levels": list[dict[str, Any]],
     "average_precision": float,
+    "intervals": dict[str, list[float]],
 }
 _MEASURED: dict[str, Any] = {
     "number": int,
@@ -59,6 +71,10 @@ _MEASURED: dict[str, Any] = {
 }
 """Kinds of the values of a trial and of its reliability in JSON, where NaN is null."""
 LEVELS = (0.5, 0.8, 0.95)
+_COLUMNS = {"right", "ECE", "Brier", "AUROC"} | {
+    f"{figure}{level:g}".replace("0.", ".") for figure in "PR" for level in LEVELS
+}
+"""Figures that have an interval, as the table names them."""
 FUSED = "fused"
 """The method that uses everything, and that `enrich` uses."""
 NOTE = "P.8 and R.8: precision and recall of proposals with a confidence of 0.8 or more."
@@ -76,6 +92,8 @@ class Trial:
     reliability: Reliability
     levels: list[AtLevel]
     average_precision: float  # area under the curve of precision over recall
+    # By column of the table; NaN ends where nothing was proposed. Not in files of version 0.1.
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values for JSON, which has no NaN: null in its place."""
@@ -85,7 +103,7 @@ class Trial:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Trial":
         """Read what `as_dict` returned; ValueError if it is something else."""
-        fields = checked(_with_nan(values), _KINDS)
+        fields = checked(_with_nan(values), _KINDS, optional=("intervals",))
         measured = checked(fields["reliability"], _MEASURED)
         levels = [checked(level, get_type_hints(AtLevel)) for level in fields["levels"]]
         bins = [tuple(part) for part in measured["bins"]]
@@ -103,10 +121,14 @@ class Trial:
             or bool(bins) != (measured["number"] > 0)
         ):
             raise ValueError("a trial has a language, a subset or bins that prixlm does not write")
+        intervals = fields.get("intervals", {})
+        if not set(intervals) <= _COLUMNS or any(len(ends) != 2 for ends in intervals.values()):
+            raise ValueError("a trial has intervals that prixlm does not write")
         try:
             own = {
                 "reliability": Reliability(**measured | {"bins": bins}),
                 "levels": [AtLevel(**level) for level in levels],
+                "intervals": {name: Interval(*ends) for name, ends in intervals.items()},
             }
             return cls(**fields | own)
         except TypeError as error:  # a name that we do not write
@@ -166,19 +188,65 @@ def try_fusion(
         held_out = int(num_facts[is_inside].sum())
         # Calibration is of the best answer to each question, precision and recall of all answers.
         first = chosen & (rank == 0)
+        believed = reliability(confidence[first], right[first])
+        is_first_right = np.bincount(owner[first], right[first], len(num_facts))[is_inside]
+        # (N,) the number of each answer's question among those of the subset.
+        place = np.cumsum(is_inside)[owner[chosen]] - 1
+        intervals = {"right": bootstrap_mean(is_first_right)}
+        intervals |= _of_first(confidence[first], right[first], believed)
+        proposed = place, confidence[chosen], right[chosen]
+        intervals |= intervals_at([proposed], num_facts[is_inside])[0]
         trials.append(
             Trial(
                 method,
                 lang,
                 subset,
                 held_out,
-                float(right[first].sum() / max(1, is_inside.sum())),
-                reliability(confidence[first], right[first]),
+                float(is_first_right.sum() / max(1, is_inside.sum())),
+                believed,
                 at_levels(confidence[chosen], right[chosen], held_out, LEVELS),
                 average_precision(confidence[chosen], right[chosen], held_out),
+                {name: one for name, one in intervals.items() if one.low == one.low},
             )
         )
     return trials
+
+
+def _of_first(confidence: Array, right: Array, believed: Reliability) -> dict[str, Interval]:
+    """Return the intervals of calibration and separation of the best answers."""
+    return {
+        "ECE": calibration_interval(confidence, right, believed),
+        "Brier": bootstrap_mean((confidence - right) ** 2),
+        "AUROC": auroc_interval(confidence, right),
+    }
+
+
+def intervals_at(
+    groups: Sequence[tuple[Array, Array, Array]], held_out: Array
+) -> list[dict[str, Interval]]:
+    """Return the intervals of precision and recall at each level, by their short names.
+
+    Questions are drawn again, not answers: those of one question stand or fall together. groups:
+    (N,) the question, the confidence and whether it is right of each answer; each group has
+    intervals of its own, from the same draws. held_out: (Q,) facts of each question to be found.
+    """
+    known = np.repeat(held_out[:, None], len(LEVELS), axis=1)
+    above, below = [], []
+    for owner, confidence, right in groups:
+        # (N, L) whether each answer is proposed at each level; (Q, L) counts by question.
+        proposed = confidence[:, None] >= np.array(LEVELS)
+        found = _by_question(proposed & right[:, None], owner, len(held_out))
+        above += [found, found]
+        below += [_by_question(proposed, owner, len(held_out)), known]
+    ratios = bootstrap_ratios(np.hstack(above), np.hstack(below))
+    names = [figure + short_level(level) for figure in "PR" for level in LEVELS]
+    starts = range(0, len(ratios), len(names))
+    return [dict(zip(names, ratios[start:], strict=False)) for start in starts]
+
+
+def _by_question(answers: Array, owner: Array, number: int) -> Array:
+    """Count the true answers of each question, (Q, L), from (N, L)."""
+    return np.stack([np.bincount(owner, column, number) for column in answers.T], axis=1)
 
 
 def _best_is_stated(kb: KB, asked: Questions, ranked: Ranked) -> Array:
@@ -215,7 +283,7 @@ def trial_tables(trials: Sequence[Trial]) -> list[ResultTable]:
             "AUROC": trial.reliability.auroc,
         }
         for name, value in (figures | figures_at(trial.levels)).items():
-            table.add(trial.method, name, value)
+            table.add(trial.method, name, value, interval=trial.intervals.get(name))
     return list(tables.values())
 
 
@@ -223,11 +291,15 @@ def figures_at(levels: Sequence[AtLevel]) -> dict[str, float]:
     """Return precision and recall by short names, as a terminal has 80 columns."""
     values = {}
     for part in levels:
-        # P.8 instead of P0.8.
-        level = f"{part.level:g}".removeprefix("0")
+        level = short_level(part.level)
         values[f"P{level}"] = part.precision
         values[f"R{level}"] = part.recall
     return values
+
+
+def short_level(level: float) -> str:
+    """Return `.8` for 0.8."""
+    return f"{level:g}".removeprefix("0")
 
 
 def reliability_curves(trials: Sequence[Trial]) -> dict[str, dict[str, Reliability]]:

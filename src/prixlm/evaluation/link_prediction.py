@@ -73,6 +73,8 @@ _COUNTED = ("lang", "relation", "relation_name", "rank")
 """Columns that figures are computed from, beside those of the subsets."""
 ReadRanks = Callable[[list[str] | None], Iterator[pa.Table]]
 """Yields the ranks of one ranker, part by part, some columns or all: answers may be many GB."""
+_SECONDS = b"seconds"
+"""Metadata of a part: how long its ranks took."""
 _FUSION = "fusion"
 _FOLDERS = ("models", "graphs", "baselines", "readers")
 """Fields of the config that name trained folders."""
@@ -191,6 +193,7 @@ class EvaluateConfig:
     answers: int = 10  # answers per fact that are written to the output folder; 0: none
     beyond: int = BEYOND  # deepest rank of a Prix-LM's exact search; higher ones count as infinity
     fuse_facts: int = FusionConfig.facts  # valid facts per language that the fusion is fitted on
+    fuse_seed: int = 0  # of the fusion's folds and trees
 
     def __post_init__(self) -> None:
         if self.split not in ("test", "valid"):
@@ -199,8 +202,8 @@ class EvaluateConfig:
             raise PrixError(f"--search {self.search}: expected beam or exact.")
         if (self.most is not None and self.most < 1) or self.relations < 0:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
-        if self.answers < 0 or self.fuse_facts < 1:
-            raise PrixError("--answers is 0 or more, and --fuse-facts 1 or more.")
+        if min(self.answers, self.fuse_seed) < 0 or self.fuse_facts < 1:
+            raise PrixError("--answers and --fuse-seed are 0 or more, and --fuse-facts 1 or more.")
         if not HITS_DEPTH <= self.beyond <= BEYOND:
             raise PrixError(
                 f"--beyond {self.beyond}: expected {HITS_DEPTH}, which Hits@10 needs, "
@@ -216,8 +219,8 @@ class EvaluateConfig:
             raise PrixError("--beyond is of --search exact: a beam finds ranks up to 10.")
         if self.open_world and not self.graphs:
             raise PrixError("--open-world requires --graph.")
-        if self.fuse_facts != FusionConfig.facts and not self.fuse:
-            raise PrixError("--fuse-facts requires --fuse.")
+        if (self.fuse_facts, self.fuse_seed) != (FusionConfig.facts, 0) and not self.fuse:
+            raise PrixError("--fuse-facts and --fuse-seed require --fuse.")
         if self.fuse and self.split == "valid":
             raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
         if self.fuse and self.by_name:
@@ -290,34 +293,33 @@ def evaluate_rankers(
     """Rank the held-out facts of a KB with all rankers of a config.
 
     to: a folder for the table as Markdown, JSON and a picture, and all answers as Parquet and TSV.
-    engine: where the facts are ranked. With workers, finished parts lie in TO.partial, and the same
-    call resumes from them.
+    Finished parts lie in TO.partial, and the same call resumes from them.
+    engine: where the facts are ranked.
     """
     if to is not None and is_remote(to):
         with staged_folder(to) as folder:
             return evaluate_rankers(kb, config, folder, progress, engine=engine)
-    in_parts = engine is not None and engine != EngineConfig()
-    if in_parts and to is None:
+    if to is None and engine is not None and engine != EngineConfig():
         raise PrixError("--engine and --workers require --to: finished parts are kept beside it.")
     langs = _languages(kb, config)
     if to is not None:
         check_pages(to / "table.json", [to / "table.md"], lambda values: isinstance(values, dict))
     facts = _read_facts(kb, config, langs)
-    # Lists of answers cost a second search, so they are made only to be written.
-    answers = 0 if to is None else config.answers
     evaluation = Evaluation(unseen=config.unseen)
     subsets = list(facts[0].subsets)
     with contextlib.ExitStack() as stack:
-        if in_parts and to is not None:
+        if to is not None:
             inputs = _inputs(kb, config)
             stamp = _stamp(config, inputs) | {"made by": made_by(engine)}
             work = stack.enter_context(open_workspace(partial_folder(to), stamp))
             rankers = _rankers(kb, config, progress, work.folder / _FUSION)
-            ranking = _Ranking(kb, config.answers, [one for one, _ in rankers], facts, inputs)
+            is_here = engine is None or engine.is_here
+            asked = [ranker for ranker, _ in rankers]
+            ranking = _Ranking(kb, config.answers, asked, facts, inputs, is_here)
             tables = _rank_in_parts(ranking, config, work, engine, progress)
         else:
             rankers = _rankers(kb, config, progress)
-            tables = _rank_here(kb, rankers, facts, answers)
+            tables = _rank_here(kb, rankers, facts)
         if to is not None:  # not before the rankers are loaded: a folder would be left
             to.mkdir(parents=True, exist_ok=True)
             stack.enter_context(alone(to / "table.json", wait=False))
@@ -333,7 +335,6 @@ def evaluate_rankers(
         if to is not None:
             write_results(to, {"": evaluation.results})
             plot_results(evaluation.results, to / "table.png")
-        if in_parts:
             work.remove()
     return evaluation
 
@@ -369,12 +370,15 @@ def _read_facts(kb: KB, config: EvaluateConfig, langs: Sequence[str]) -> list[He
 
 
 def _rank_here(
-    kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut], answers: int
+    kb: KB, rankers: Sequence[tuple[Ranker, str]], facts: Sequence[HeldOut]
 ) -> Iterator[tuple[ReadRanks, float | None]]:
-    """Yield the ranks of each ranker, and the seconds that they took."""
+    """Yield the ranks of each ranker, and the seconds that they took.
+
+    Without lists of answers: these cost a second search, so they are made only to be written.
+    """
     for ranker, _ in rankers:
         started = time.monotonic()
-        table = rank_facts(kb, ranker, facts, answers=answers, beyond=ranker.max_rank)
+        table = rank_facts(kb, ranker, facts, beyond=ranker.max_rank)
         yield partial(_select, table), time.monotonic() - started
 
 
@@ -384,7 +388,13 @@ def _select(table: pa.Table, columns: list[str] | None = None) -> Iterator[pa.Ta
 
 def _read_tables(paths: Sequence[Path], columns: list[str] | None = None) -> Iterator[pa.Table]:
     for path in paths:
-        yield pq.read_table(path, columns=columns)
+        yield pq.read_table(path, columns=columns).replace_schema_metadata(None)
+
+
+def _seconds_of(paths: Sequence[Path]) -> float | None:
+    """Return how long the ranks of parts took; None if other processes made some of them."""
+    found = [(pq.read_schema(path).metadata or {}).get(_SECONDS) for path in paths]
+    return None if None in found else sum(map(float, found))
 
 
 def _rank_in_parts(
@@ -394,7 +404,10 @@ def _rank_in_parts(
     engine: EngineConfig | None,
     progress: Progress | None,
 ) -> Iterator[tuple[ReadRanks, float | None]]:
-    """Yield the ranks of each ranker, found in workers; seconds of workers are not counted."""
+    """Yield the ranks of each ranker, found part by part, and the seconds that they took.
+
+    Seconds of workers are not counted: they rank several parts at once.
+    """
     total = len(ranking.rankers) * sum(map(len, ranking.facts))
     size = shard_size(total, _PART_FACTS)
     shards: list[Shard] = []
@@ -421,7 +434,7 @@ def _rank_in_parts(
     paths = make_parts(job, work, engine, progress)
     for number in range(len(ranking.rankers)):
         own = [path for path, one in zip(paths, owner, strict=True) if one == number]
-        yield partial(_read_tables, own), None
+        yield partial(_read_tables, own), _seconds_of(own)
 
 
 @dataclass(frozen=True)
@@ -433,6 +446,7 @@ class _Ranking:
     rankers: Sequence[Ranker]
     facts: Sequence[HeldOut]  # one language each
     loaded_from: dict[str, str]
+    is_timed: bool = False  # note in each part how long it took: not where its bytes are compared
 
     def inputs(self) -> dict[str, str]:
         """Return what tells the KB and trained folders from others."""
@@ -442,7 +456,11 @@ class _Ranking:
         """Write the ranks of some facts of a language by one ranker."""
         number, language, rows = value
         ranker, part = self.rankers[number], self.facts[language].select(np.asarray(rows))
+        started = time.monotonic()
         table = rank_facts(self.kb, ranker, [part], answers=self.answers, beyond=ranker.max_rank)
+        if self.is_timed:
+            seconds = {_SECONDS: str(time.monotonic() - started).encode()}
+            table = table.replace_schema_metadata(seconds)
         pq.write_table(table, path)
 
 
@@ -554,7 +572,7 @@ def _fuse(
     progress: Progress | None,
 ) -> Fusion:
     """Fit a fusion of the rankers, or read it from a folder."""
-    settings = FusionConfig(facts=config.fuse_facts)
+    settings = FusionConfig(facts=config.fuse_facts, seed=config.fuse_seed)
     if folder is None:
         return Fusion.fit(kb, rankers, settings, config.langs, progress)
     if not folder.is_dir():

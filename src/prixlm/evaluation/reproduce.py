@@ -19,8 +19,6 @@ Everything is trained on train alone, chosen and fitted on valid, and ranked on 
 import dataclasses
 import json
 import logging
-import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +32,15 @@ import pyarrow.parquet as pq
 from prixlm.decoding.completer import Completer
 from prixlm.errors import PrixError
 from prixlm.evaluation.link_prediction import figures_by_language, rank_facts
+from prixlm.evaluation.rows import (
+    ALL_TITLE,
+    UNSEEN_GRAPH,
+    UNSEEN_NAMES,
+    UNSEEN_ROWS,
+    Made,
+    UnseenRows,
+    untrained,
+)
 from prixlm.evaluation.trained import (
     Run,
     SearchSpace,
@@ -50,7 +57,6 @@ from prixlm.metrics import BEYOND, figures
 from prixlm.rankers.base import Ranker
 from prixlm.rankers.complex import (
     METHOD,
-    ComplEx,
     GraphConfig,
     GraphRanker,
     load_graph,
@@ -58,14 +64,11 @@ from prixlm.rankers.complex import (
 )
 from prixlm.rankers.fusion import FusionConfig
 from prixlm.rankers.heldout import (
-    SUBSETS,
     UNSEEN_SUBSETS,
-    HeldOut,
     read_facts,
     unseen_facts,
 )
 from prixlm.rankers.lm import ModelRanker
-from prixlm.rankers.names import OpenWorldRanker
 from prixlm.rankers.pykeen import (
     MODELS,
     BaselineConfig,
@@ -79,7 +82,6 @@ from prixlm.reports.plots import plot_curves
 from prixlm.reports.ranker_results import (
     ALL,
     RankerResult,
-    describe_ranks,
     plot_results,
     write_results,
 )
@@ -97,20 +99,10 @@ PARTS = (
 own, and the rows of these two that need neither a model nor a graph, or no model."""
 PAPER_SUBSETS = (*UNSEEN_SUBSETS, "unseen in links, too")
 """Of the paper's unseen facts: all, which end is unseen, and those that no link names either."""
-UNSEEN_NAMES = ("usual", "pairs", "similar-names", "shared-names", "new-objects", "fused")
-UNSEEN_GRAPH = (*UNSEEN_NAMES, "graph", "open-world", "fused-graph")
-UNSEEN_ROWS = (
-    *(*UNSEEN_NAMES[:-1], "graph", "open-world", "model"),
-    *("fused", "fused-graph", "fused-all"),
-)
-"""Rows of the tables of unseen entities: without a model or a graph, without a model, and all in
-their order."""
 _UNSEEN_LINKS: tuple[Literal["keep", "remove"], ...] = ("keep", "remove")
 """What happens to the links of held-out entities."""
-_SECONDS = b"seconds"
-"""Metadata of a file of ranks: how long they took."""
 _TITLES = {
-    "all": "Prix-LM (All)",
+    "all": ALL_TITLE,
     "all-propagate": "Prix-LM (All), with carried facts",
     "single": "Prix-LM (Single), epochs of All",
     "single-early": "Prix-LM (Single), early stop",
@@ -129,6 +121,14 @@ _SETTINGS: dict[str, Callable[[str], BaselineConfig]] = {
 }
 """Settings of PyKEEN's models, by the key of their rows."""
 _SETTING_TITLES = {"default": "PyKEEN's five epochs", "openke": "OpenKE's rounds"}
+_FUSED = {
+    "fused-untrained": (False, False, "fused: links, rules and names"),
+    "fused-graph": (False, True, "fused, without Prix-LM"),
+    "fused-model": (True, False, "fused, without the graph"),
+    "fused": (True, True, "fused"),
+}
+"""Fusions by the key of their rows: whether Prix-LM and the graph take part, and the title. What
+training adds is the last one's lead over the first."""
 _ON_REQUEST = ("-openke", "-searched", "-softmax", "graph-single")
 """Parts of the keys of rows that take hours to weeks: they are made only if they are named."""
 
@@ -171,48 +171,6 @@ class ReproduceConfig:
         )
 
 
-@dataclass(frozen=True)
-class _Made:
-    """A ranker that is ready, and how it was made."""
-
-    ranker: Ranker
-    seconds: float | None = None  # of training; None if nothing was trained
-    search: str = "exact"
-    limit: int = BEYOND  # ranks are looked for up to here
-
-    def rank(
-        self, kb: KB, facts: Sequence[HeldOut], path: Path, subsets: Sequence[str] = SUBSETS
-    ) -> RankerResult:
-        """Rank facts; write the rank of each to `path` and return the figures."""
-        max_rank = min(self.limit, self.ranker.max_rank)
-        # Each language is written when it is ranked, so that a row can be resumed.
-        parts = path.with_suffix(".partial")
-        tables = [_rank_language(kb, self.ranker, part, max_rank, parts) for part in facts]
-        table, ranking = pa.concat_tables(tables), sum(map(_seconds, tables))
-        write_ranks(table.replace_schema_metadata(None), path)
-        shutil.rmtree(parts)
-        figures = figures_by_language(table, max_rank, subsets)
-        how = describe_ranks(max_rank, self.search)
-        return RankerResult(self.ranker.name, figures, how, self.seconds, ranking, max_rank)
-
-
-def _rank_language(kb: KB, ranker: Ranker, facts: HeldOut, max_rank: int, folder: Path) -> pa.Table:
-    """Rank the facts of one language, or read the ranks that an interrupted run wrote."""
-    path = folder / f"{facts.queries.lang}.parquet"
-    if not path.exists():
-        # Ranking is timed alone: loading and training have happened before.
-        started = time.monotonic()
-        table = rank_facts(kb, ranker, [facts], beyond=max_rank)
-        seconds = {_SECONDS: str(time.monotonic() - started).encode()}
-        write_ranks(table.replace_schema_metadata(seconds), path)
-    return pq.read_table(path)
-
-
-def _seconds(table: pa.Table) -> float:
-    """Return how long it took to rank the facts of a language."""
-    return float((table.schema.metadata or {}).get(_SECONDS, b"0"))
-
-
 class Reproduction:
     """The table of one KB in one folder: makes rows that are missing."""
 
@@ -233,8 +191,8 @@ class Reproduction:
                 f"{kb.folder} has no test or no valid triples: make some with `prixlm split`."
             )
         # In the order of the table. Those in `by_language` have a model for each language.
-        self.makers: dict[str, Callable[..., _Made]] = {
-            key: partial(_untrained, kb, key) for key in UNTRAINED
+        self.makers: dict[str, Callable[..., Made]] = {
+            key: partial(untrained, kb, key) for key in UNTRAINED
         }
         self.by_language: set[str] = set()
         self._add_graphs()
@@ -244,9 +202,13 @@ class Reproduction:
         for kind in ("all", "all-propagate"):
             for search in _SEARCHES:
                 self.makers[f"{kind}-{search}"] = partial(self._all, kind, search)
-        self.makers["fused"] = self._fused
+        for name, (model, graph, title) in _FUSED.items():
+            folder = name.replace("fused", "fusion")
+            self.makers[name] = partial(
+                self._fused, model=model, graph=graph, name=folder, title=title
+            )
 
-    def _add_single(self, key: str, make: Callable[[str], _Made]) -> None:
+    def _add_single(self, key: str, make: Callable[[str], Made]) -> None:
         """Add a row with a model for each language."""
         self.makers[key] = make
         self.by_language.add(key)
@@ -357,11 +319,11 @@ class Reproduction:
             return dataclasses.replace(settings, training=training, epochs=epochs)
         return settings
 
-    def _all(self, kind: str, search: Literal["beam", "exact"]) -> _Made:
+    def _all(self, kind: str, search: Literal["beam", "exact"]) -> Made:
         """Return a Prix-LM of all languages."""
         return self._asked(self.models.prix_lm(kind, self._settings(kind, None)), kind, search)
 
-    def _single(self, kind: str, search: Literal["beam", "exact"], lang: str) -> _Made:
+    def _single(self, kind: str, search: Literal["beam", "exact"], lang: str) -> Made:
         """Return the Prix-LM of one language."""
         if kind != "single-searched":
             run = self.models.prix_lm(kind, self._settings(kind, lang), lang)
@@ -379,14 +341,14 @@ class Reproduction:
         made = self._asked(Run(best, folder / best), kind, search)
         return dataclasses.replace(made, seconds=search_seconds(folder))
 
-    def _asked(self, run: Run, kind: str, search: Literal["beam", "exact"]) -> _Made:
+    def _asked(self, run: Run, kind: str, search: Literal["beam", "exact"]) -> Made:
         """Return a Prix-LM as a ranker that is searched by a beam, or exactly."""
         completer = Completer(run.folder, self.kb, self.progress)
         title = f"{_TITLES[kind]}, {search}"
         ranker = ModelRanker(completer, search=search, name=title, progress=self.progress)
         if search == "beam":
-            return _Made(ranker, run.seconds, f"beam K = {ranker.beam}")
-        return _Made(ranker, run.seconds, limit=self.config.beyond)
+            return Made(ranker, run.seconds, f"beam K = {ranker.beam}")
+        return Made(ranker, run.seconds, limit=self.config.beyond)
 
     def _valid_mrr(self, ranker: Ranker, langs: Sequence[str], beyond: int = BEYOND) -> float:
         """Return the MRR of a sample of valid facts, as a mean over languages."""
@@ -397,7 +359,7 @@ class Reproduction:
             found.append(figures(ranks, beyond).mrr)
         return float(np.mean(found))
 
-    def _searched_graph(self, score: str, key: str, lang: str | None = None) -> _Made:
+    def _searched_graph(self, score: str, key: str, lang: str | None = None) -> Made:
         """Return a graph embedding of ours, of one language or merged, with searched settings."""
         langs = None if lang is None else (lang,)
         base = dataclasses.replace(self.config.graph, score=score, langs=langs, relations=0.0)
@@ -410,9 +372,9 @@ class Reproduction:
 
         best = search_settings(folder, self.config.search.graphs(base), measure)
         model = load_graph(folder / best, self.kb)
-        return _Made(GraphRanker(self.kb, model, name=f"{title} (ours)"), search_seconds(folder))
+        return Made(GraphRanker(self.kb, model, name=f"{title} (ours)"), search_seconds(folder))
 
-    def _searched_baseline(self, name: str, lang: str) -> _Made:
+    def _searched_baseline(self, name: str, lang: str) -> Made:
         """Return a PyKEEN model of one language with searched settings."""
         folder = self.models.searched(f"{name.lower()}-searched", lang)
         grid = {_describe(config): config for config in BaselineConfig.grid(name)}
@@ -424,32 +386,38 @@ class Reproduction:
         best = search_settings(folder, grid, measure)
         ranker = load_baseline(self.kb, folder / best)
         ranker.name = f"{name}, searched"
-        return _Made(ranker, search_seconds(folder))
+        return Made(ranker, search_seconds(folder))
 
-    def _graph(self) -> _Made:
+    def _graph(self) -> Made:
         model, seconds = self.models.graph(self.config.graph)
-        return _Made(GraphRanker(self.kb, model, name="ComplEx, merged graph (ours)"), seconds)
+        return Made(GraphRanker(self.kb, model, name="ComplEx, merged graph (ours)"), seconds)
 
-    def _baseline(self, name: str, setting: str, lang: str) -> _Made:
+    def _baseline(self, name: str, setting: str, lang: str) -> Made:
         """Return a PyKEEN model of one language."""
         ranker, seconds = self.models.baseline(_SETTINGS[setting](name), setting, lang)
         ranker.name = f"{name}, {_SETTING_TITLES.get(setting, setting)}"
-        return _Made(ranker, seconds)
+        return Made(ranker, seconds)
 
-    def _merged(self, name: str) -> _Made:
+    def _merged(self, name: str) -> Made:
         """Return a PyKEEN model of the graph of all languages."""
         ranker, seconds = self.models.baseline(BaselineConfig.tuned(name), "merged")
         ranker.name = f"{name}, merged graph"
-        return _Made(ranker, seconds)
+        return Made(ranker, seconds)
 
-    def _fused(self) -> _Made:
-        """Return the model, links, rules and graph together; its training time is all of theirs."""
-        model, graph = self._all("all-propagate", "exact"), self._graph()
-        rankers = make_suite(self.kb, model.ranker, graph.ranker).rankers
+    def _fused(self, *, model: bool, graph: bool, name: str, title: str) -> Made:
+        """Return links, rules and names together, with Prix-LM and the graph if they take part.
+
+        Its training time is all of theirs.
+        """
+        made = {"model": self._all("all-propagate", "exact")} if model else {}
+        made |= {"graph": self._graph()} if graph else {}
+        trained = {name: one.ranker for name, one in made.items()}
+        rankers = make_suite(self.kb, trained.get("model"), trained.get("graph")).rankers
         langs = [lang for lang in self.langs if self.kb.num_triples(lang, "valid")]
         # Languages without valid facts cannot be fitted, but are ranked.
-        fusion = self.models.fusion(rankers, self.config.fusion, langs)
-        return _Made(fusion, (model.seconds or 0.0) + (graph.seconds or 0.0) + fusion.seconds)
+        fusion = self.models.fusion(rankers, self.config.fusion, langs, name)
+        fusion.name = title
+        return Made(fusion, fusion.seconds + sum(one.seconds or 0.0 for one in made.values()))
 
     def checkpoints(self) -> dict[str, list[tuple[int, float]]]:
         """Return Hits@10 by language at every checkpoint of All (the paper's figure)."""
@@ -522,8 +490,7 @@ class Reproduction:
                 raise PrixError(
                     f"no test fact of {kb.folder} has an unseen entity: set a larger `unseen`."
                 )
-            # The models of this split are its own: those of the table have seen its entities.
-            makers = self._unseen_makers(TrainedModels(kb, folder, self.progress))
+            makers = self._unseen_rows(TrainedModels(kb, folder, self.progress)).makers()
             for key in missing:
                 logger.info("row %s, links %s", key, links)
                 path = folder / f"{key}.parquet"
@@ -533,64 +500,16 @@ class Reproduction:
         finished = (folder / f"{key}.json" for key in UNSEEN_ROWS)
         return [RankerResult.load(path) for path in finished if path.exists()]
 
-    def _unseen_makers(self, models: TrainedModels) -> dict[str, Callable[[], _Made]]:
-        """Return what makes each row: rankers that can answer, and ComplEx, which cannot."""
-        kb = models.kb
-
-        def embedding() -> tuple[ComplEx, float | None]:
-            config = dataclasses.replace(self.config.graph, epochs=self.config.unseen_graph_epochs)
-            return models.graph(config)
-
-        def graph() -> _Made:
-            model, seconds = embedding()
-            return _Made(GraphRanker(kb, model), seconds)
-
-        def open_world() -> _Made:
-            model, seconds = embedding()
-            return _Made(OpenWorldRanker(kb, model), seconds)
-
-        def decoder() -> tuple[ModelRanker, float | None]:
-            settings = dataclasses.replace(self.config.pretrain, epochs=self.config.unseen_epochs)
-            run = models.unseen_prix_lm(settings)
-            completer = Completer(run.folder, kb, self.progress)
-            title = _TITLES["all"]
-            ranker = ModelRanker(completer, search="beam", name=title, progress=self.progress)
-            return ranker, run.seconds
-
-        def prix_lm() -> _Made:
-            model, seconds = decoder()
-            return _Made(model, seconds, f"beam K = {model.beam}")
-
-        # Both are fitted on the valid facts: those of other concepts that train has not seen.
-        langs = [lang for lang in self.langs if kb.num_triples(lang, "valid")]
-
-        def fused() -> _Made:
-            fusion = models.fusion(make_suite(kb).rankers, self.config.fusion, langs)
-            fusion.name = "fused: links, rules and names"
-            return _Made(fusion, fusion.seconds)
-
-        def fused_graph() -> _Made:
-            model, seconds = embedding()
-            rankers = make_suite(kb, open_world=OpenWorldRanker(kb, model)).rankers
-            fusion = models.fusion(rankers, self.config.fusion, langs, "fusion-graph")
-            fusion.name = "fused: links, rules, names and new objects by the graph"
-            return _Made(fusion, None if seconds is None else seconds + fusion.seconds)
-
-        def fused_all() -> _Made:
-            model, of_graph = embedding()
-            ranker, of_model = decoder()
-            graph = GraphRanker(kb, model)
-            suite = make_suite(kb, ranker, graph, open_world=OpenWorldRanker(kb, model))
-            fusion = models.fusion(suite.rankers, self.config.fusion, langs, "fusion-all")
-            fusion.name = "fused: all of these"
-            spent = (fusion.seconds, of_graph, of_model)
-            return _Made(fusion, None if None in spent else sum(filter(None, spent)))
-
-        makers: dict[str, Callable[[], _Made]] = {
-            key: partial(_untrained, kb, key) for key in UNTRAINED
-        }
-        makers |= {"graph": graph, "open-world": open_world, "model": prix_lm}
-        return makers | {"fused": fused, "fused-graph": fused_graph, "fused-all": fused_all}
+    def _unseen_rows(self, models: TrainedModels) -> UnseenRows:
+        """Return the rankers of a split; its models are its own: the table's know its entities."""
+        config, kb = self.config, models.kb
+        return UnseenRows(
+            models=models,
+            pretrain=dataclasses.replace(config.pretrain, epochs=config.unseen_epochs),
+            graph=dataclasses.replace(config.graph, epochs=config.unseen_graph_epochs),
+            fusion=config.fusion,
+            langs=[lang for lang in self.langs if kb.num_triples(lang, "valid")],
+        )
 
 
 def _describe(config: BaselineConfig) -> str:
@@ -599,11 +518,6 @@ def _describe(config: BaselineConfig) -> str:
     if config.penalty is not None:
         parts["penalty"] = config.penalty
     return "-".join(f"{name}-{value:g}" for name, value in parts.items())
-
-
-def _untrained(kb: KB, key: str) -> _Made:
-    """Return a ranker that needs no training."""
-    return _Made(UNTRAINED[key](kb, ("train",)))
 
 
 def _unseen_ends(kb: KB) -> pa.Table:

@@ -217,6 +217,39 @@ def _take_ids(
     return keyed, lines[known]
 
 
+def read_links(folder: Path) -> pa.Table:
+    """Return the links of AA-BB.tsv files, whose ids are lines of the lists in `entity` beside it.
+
+    Columns: lang_a, a, lang_b, b, with keys as an import gives them. JMAC's `seed_train_pairs` is
+    such a folder. A row that an import would reject is refused.
+    """
+    parts = [pa.table({name: pa.array([], pa.string()) for name in ("lang_a", "a", "lang_b", "b")})]
+    for path in sorted(folder.glob("*.tsv")):
+        names = path.stem.split("-")
+        langs = [normalise(name) for name in names]
+        lists = [folder.parent / "entity" / f"{name}.tsv" for name in names]
+        if len(names) != 2 or None in langs or not all(one.is_file() for one in lists):
+            raise PrixError(
+                f"{path}: expected AA-BB.tsv, with the lists of both languages, entity/AA.tsv and "
+                f"entity/BB.tsv, in {folder.parent}."
+            )
+        source = Source(path, path.name, f"links:{names[0]}:{names[1]}")
+        parser = FolderParser(folder.parent, source.role, None, source.limits)
+        for chunk in line_chunks(source, 0):
+            parsed = parser(chunk)
+            if parsed.samples:
+                first = parsed.samples[0]
+                raise PrixError(f"{path} line {first.line}: {first.reason}: {first.text}")
+            for batch in parsed.tables.get("links", ()):
+                texts = (pa.array([lang] * batch.num_rows, pa.string()) for lang in langs)
+                columns = zip(texts, (batch.column("a"), batch.column("b")), strict=True)
+                flat = [column for pair in columns for column in pair]
+                parts.append(pa.table(flat, names=parts[0].column_names))
+    if len(parts) == 1:
+        raise PrixError(f"{folder} has no links: expected files such as el-en.tsv.")
+    return pa.concat_tables(parts)
+
+
 def _recognises(path: Path) -> bool:
     return (path / "entity").is_dir() and (path / "kg").is_dir()
 

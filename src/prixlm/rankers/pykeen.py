@@ -13,6 +13,9 @@ ranker. There are four kinds of settings:
 - `default`: PyKEEN's, which trains for five epochs. No reader should take them for the paper's;
 - `tuned`: found on Greek valid facts (benchmarks/baselines.py);
 - `grid`: all that a search on the valid facts of each language tries.
+
+A run saves its state every minute (`unfinished.safetensors`), and resumes from there: with the same
+weights at the end as one that was never stopped.
 """
 
 import importlib.util
@@ -27,7 +30,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prixlm.config import checked, from_dict
@@ -43,6 +47,9 @@ from prixlm.types import Array, Progress
 MODELS = ("TransE", "ComplEx", "RotatE")
 Loss = Literal["default", "self-adversarial", "softmax", "margin", "softplus"]
 _WEIGHTS, _SETTINGS = "model.safetensors", "baseline.json"
+_UNFINISHED = "unfinished.safetensors"
+_SAVE_SECONDS = 60.0
+"""How much of a run a kill may cost, if an epoch takes no longer."""
 _KINDS: dict[str, Any] = {
     "kb": str,
     "lang": str | None,
@@ -52,6 +59,8 @@ _KINDS: dict[str, Any] = {
     "config": dict[str, Any],
 }
 """Kinds of the settings that are read from a folder."""
+_ABOUT: dict[str, Any] = {"stamp": dict[str, Any], "epoch": int, "seconds": float}
+"""Kinds of what the file of a state says about itself."""
 
 _SHARED: dict[str, Any] = {
     "batch": 512, "loss": "self-adversarial", "negatives": 16, "margin": 3.0,
@@ -168,6 +177,7 @@ def train_baseline(
 ) -> GraphRanker:
     """Train on the train triples of one language, or of the merged graph, and save.
 
+    A run that was stopped resumes.
     device: such as `cuda:1`; None: the GPU if there is one.
     """
     check_installed()
@@ -185,21 +195,22 @@ def train_baseline(
         create_inverse_triples=config.inverse,
     )
     model = _make_model(config, factory).to(where)
-    started = time.monotonic()
-    _train(model, factory, config, progress)
+    stamp = {"kb": kb.fingerprint(), "lang": lang, "config": asdict(config), "device": where.type}
+    to.mkdir(parents=True, exist_ok=True)
+    seconds = _train(model, factory, config, _Unfinished(to / _UNFINISHED, stamp), progress)
     settings = {
         "kb": kb.fingerprint(),
         "lang": lang,
         "nodes": num_nodes,
         "relations": kb.num_relations,
-        "seconds": time.monotonic() - started,
+        "seconds": seconds,
         "config": asdict(config),
     }
-    to.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in model.state_dict().items()}
     with replacing(to / _WEIGHTS) as temporary:
         save_file(weights, temporary)
     write_atomically(to / _SETTINGS, json.dumps(settings, indent=1) + "\n")
+    (to / _UNFINISHED).unlink(missing_ok=True)
     return load_baseline(kb, to, device)
 
 
@@ -313,44 +324,118 @@ def _make_model(config: BaselineConfig, factory: Any) -> Any:
     return kind(triples_factory=factory, random_seed=config.seed, **options)
 
 
-def _train(model: Any, factory: Any, config: BaselineConfig, progress: Progress | None) -> None:
-    """Train a PyKEEN model in place."""
-    from pykeen.training import LCWATrainingLoop, SLCWATrainingLoop, TrainingCallback
+@dataclass(frozen=True)
+class _Unfinished:
+    """The file of a run's state. PyKEEN's own checkpoints are pickles, which can run code."""
+
+    path: Path
+    stamp: dict[str, Any]  # what the run is of; a file with another one is not resumed
+
+    def save(self, loop: Any, epoch: int, seconds: float) -> None:
+        """Write weights, the optimizer's state and that of the generator, after an epoch."""
+        tensors = {f"model.{name}": part for name, part in loop.model.state_dict().items()}
+        for number, state in loop.optimizer.state_dict()["state"].items():
+            for name, value in state.items():
+                if isinstance(value, Tensor):  # SGD without momentum keeps None
+                    tensors[f"optimizer.{number}.{name}"] = value
+        tensors["random"] = torch.get_rng_state()
+        if self.stamp["device"] == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state()
+        about = json.dumps({"stamp": self.stamp, "epoch": epoch, "seconds": seconds})
+        with replacing(self.path) as temporary:
+            copies = {name: part.detach().cpu().clone() for name, part in tensors.items()}
+            save_file(copies, temporary, {"about": about})
+
+    def load(self, loop: Any) -> tuple[int, float]:
+        """Put what was saved into a new loop; return its epoch and seconds, 0 without a file."""
+        try:
+            with safe_open(str(self.path), "pt") as file:
+                about = checked(json.loads(file.metadata()["about"]), _ABOUT)
+                if about["stamp"] != json.loads(json.dumps(self.stamp)):
+                    return 0, 0.0
+                tensors = load_file(str(self.path))
+            states: dict[int, dict[str, Tensor]] = {}
+            for name, tensor in tensors.items():
+                kind, _, rest = name.partition(".")
+                if kind == "optimizer":
+                    number, _, key = rest.partition(".")
+                    states.setdefault(int(number), {})[key] = tensor
+            weights = {
+                name.removeprefix("model."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("model.")
+            }
+            loop.model.load_state_dict(weights)
+            loop.optimizer.load_state_dict(loop.optimizer.state_dict() | {"state": states})
+            torch.set_rng_state(tensors["random"])
+            if "random.cuda" in tensors:
+                torch.cuda.set_rng_state(tensors["random.cuda"])
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError):
+            return 0, 0.0  # none, or one that is damaged: from the beginning
+        return about["epoch"], about["seconds"]
+
+
+def _train(
+    model: Any,
+    factory: Any,
+    config: BaselineConfig,
+    unfinished: _Unfinished,
+    progress: Progress | None,
+) -> float:
+    """Train a PyKEEN model in place; return the seconds, with those of runs that were stopped."""
+    from pykeen.training import TrainingCallback
+
+    loop = _make_loop(model, factory, config)
+    done, spent = unfinished.load(loop)
+    started = saved = time.monotonic()
 
     class Report(TrainingCallback):
         def post_epoch(self, epoch: int, epoch_loss: float, **_: Any) -> None:
+            nonlocal saved
             if progress is not None:
-                progress(f"{config.model} loss {epoch_loss:.3f}", epoch, config.epochs)
+                progress(f"{config.model} loss {epoch_loss:.3f}", done + epoch, config.epochs)
+            now = time.monotonic()
+            if now - saved >= _SAVE_SECONDS and done + epoch < config.epochs:
+                unfinished.save(loop, done + epoch, spent + now - started)
+                saved = time.monotonic()
 
-    optimizer = _OPTIMIZERS[config.optimizer](model.get_grad_params(), lr=config.lr)
-    common = {
-        "model": model,
-        "triples_factory": factory,
-        "optimizer": optimizer,
-        "automatic_memory_optimization": False,
-    }
-    # Softmax scores all objects of a query (LCWA), the other losses some sampled ones (sLCWA).
-    loop: Any
-    if config.loss == "softmax":
-        loop = LCWATrainingLoop(**common)
-    else:
-        negatives = {"num_negs_per_pos": config.negatives}
-        loop = SLCWATrainingLoop(
-            **common, negative_sampler=config.sampler, negative_sampler_kwargs=negatives
-        )
     batch = config.batch
     if config.num_batches is not None:
         batch = max(1, factory.num_triples // config.num_batches)
+    if done and not loop.optimizer.state:
+        # PyKEEN takes an optimizer without any state, as SGD's, for one that was never trained.
+        loop.optimizer.state[next(iter(model.parameters()))] = {}
     with warnings.catch_warnings():  # PyKEEN calls deprecated functions of its own
         warnings.simplefilter("ignore")
         loop.train(
             triples_factory=factory,
-            num_epochs=config.epochs,
+            num_epochs=config.epochs - done,
             batch_size=batch,
+            continue_training=done > 0,
             use_tqdm=False,
             pin_memory=False,
             callbacks=[Report()],  # type: ignore[no-untyped-call]
         )
+    return spent + time.monotonic() - started
+
+
+def _make_loop(model: Any, factory: Any, config: BaselineConfig) -> Any:
+    """Return PyKEEN's training loop of a config."""
+    from pykeen.training import LCWATrainingLoop, SLCWATrainingLoop
+
+    common = {
+        "model": model,
+        "triples_factory": factory,
+        "optimizer": _OPTIMIZERS[config.optimizer](model.get_grad_params(), lr=config.lr),
+        "automatic_memory_optimization": False,
+    }
+    # Softmax scores all objects of a query (LCWA), the other losses some sampled ones (sLCWA).
+    if config.loss == "softmax":
+        return LCWATrainingLoop(**common)
+    negatives = {"num_negs_per_pos": config.negatives}
+    return SLCWATrainingLoop(
+        **common, negative_sampler=config.sampler, negative_sampler_kwargs=negatives
+    )
 
 
 class _Scorer:
