@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kills import digests
+from kill_cases import digests
 
 FOLDERS = {
     "split": "split.partial",

@@ -25,6 +25,12 @@ ATTACKS = [
     ("\ud800", r"\ud800"),
     ("a\U000e0041\U000e007f", r"a\U000e0041\U000e007f"),
     ("a\u061cb\u00adc", r"a\u061cb\xadc"),
+    ("a\u2060b\u2063c\u180ed", r"a\u2060b\u2063c\u180ed"),
+    ("a\u3164b\uffa0c\u115f\u17b4", r"a\u3164b\uffa0c\u115f\u17b4"),
+    ("a\U000e0148\U000e0149", r"a\U000e0148\U000e0149"),
+    ("葛\U000e0100\U000e0101", "葛\U000e0100" + r"\U000e0101"),
+    ("a\ufe00\ufe01\ufe02b", "a\ufe00" + r"\ufe01\ufe02b"),
+    ("\ufe0fa \ufe0f", r"\ufe0fa \ufe0f"),
 ]
 
 
@@ -33,7 +39,20 @@ def test_what_a_terminal_obeys_is_shown(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-@pytest.mark.parametrize("name", ["می‌خواهم", "क्‍ष", "日本　東京", "a\u200fb", "naïve", "👩‍🚀"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "می‌خواهم",
+        "क्‍ष",
+        "日本　東京",
+        "a\u200fb",
+        "naïve",
+        "👩‍🚀",
+        "葛\U000e0100飾区",
+        "❤\ufe0f",
+        "ᠮ\u180bᠣ",
+    ],
+)
 def test_names_that_need_joiners_and_marks_stay_as_they_are(name: str) -> None:
     assert printable(name) == name
 

@@ -18,16 +18,24 @@ from types import TracebackType
 
 OBEYED = (
     "\x00-\x1f\x7f-\x9f"  # controls: colours, titles, cursor, bell; C1 has a CSI of its own
-    "\u00ad\u061c"  # soft hyphen, mark of Arabic letters: nothing is seen of them
+    "\u00ad\u061c\u180e"  # soft hyphen, mark of Arabic letters, Mongolian one: nothing is seen
+    "\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # fillers of Korean and vowels of Khmer, as empty
     "\u2028\u2029"  # line and paragraph separators
-    "\u202a-\u202e\u2066-\u206f"  # embeddings, overrides and isolates of direction
+    "\u202a-\u202e"  # embeddings and overrides of direction
+    "\u2060-\u206f"  # joiner of words, invisible operators, isolates of direction
     "\ufff9-\ufffb\ufeff"  # annotations, byte order mark
     "\U000e0000-\U000e007f"  # tags: letters that an agent reads and nobody sees
     "\ud800-\udfff"  # surrogates: no text at all, and print() fails on them
 )
 """Characters, as a class of a regular expression, that change what is shown or hide. Joiners and
 the marks U+200E and U+200F are not among them: Persian, Hindi and Arabic names need those."""
-_OBEYED = re.compile(f"[{OBEYED}]")
+# One after a letter chooses its form, as in Mongolian and, from U+E0100, in Japanese names. There
+# are 256 of them, so that a row of them is a text that nobody sees.
+_SELECTORS = "\u034f\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_HAN = "\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+ESCAPED = f"[{OBEYED}]|(?<![^\\s{_SELECTORS}])[{_SELECTORS}]|(?<![{_HAN}])[\U000e0100-\U000e01ef]"
+"""What is escaped, as a regular expression: `OBEYED`, and selectors of form that choose none."""
+_ESCAPED = re.compile(ESCAPED)
 _LINE_END = re.compile(r"\s*[\r\n]\s*")
 # What begins a formula, also in full width, or a quoted cell, which would swallow the next ones.
 _BEGINS = '[=+\\-@\t\r"\uff1d\uff0b\uff0d\uff20]'
@@ -41,7 +49,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
     Line ends and tabs are escaped too: no text can forge another line.
     """
-    return _OBEYED.sub(_escape, text if limit is None else text[:limit])
+    return _ESCAPED.sub(_escape, text if limit is None else text[:limit])
 
 
 def one_line(text: str) -> str:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import typer
 
 from prixlm.cli.app import app
-from prixlm.untrusted import OBEYED
+from prixlm.untrusted import ESCAPED
 from tests.helpers import FULL as FULL  # of the tests that import this module
 from tests.helpers import Ran, count_tried, run_prixlm
 from tests.helpers import budget as budget
@@ -46,6 +46,7 @@ NAMES = [
     "می‌خواهم",
     "\u200b",
     "\ufeffmark",
+    "hidden\u2060\u2063\u180e\u3164 a" + "".join(chr(0xE0100 + code) for code in b"obey"),
     "tags\U000e0041\U000e007f and\u061c a soft\u00ad hyphen",
 ]
 """Names that attack a terminal, a log, markup, a spreadsheet, a page, SQL, a path or a template."""
@@ -54,7 +55,7 @@ EVIL = NAMES[0] + NAMES[1] + NAMES[5] + NAMES[6]
 VALUES = [EVIL, "-1", "0", "nan", "inf", "1e400", "9" * 20, "", " ", ",", "/dev/null", "[/x]"]
 """Values that an option may be given by a script that passes on what it was given."""
 
-_OBEYED = re.compile(f"(?!\n)[{OBEYED}]")
+_OBEYED = re.compile(f"(?!\n)(?:{ESCAPED})")
 T = TypeVar("T")
 
 

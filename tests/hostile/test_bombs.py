@@ -8,6 +8,7 @@ import bz2
 import gzip
 import json
 import lzma
+import random
 import struct
 import zipfile
 import zlib
@@ -22,7 +23,8 @@ import pytest
 from prixlm import PrixError, import_kb
 from prixlm.importers import streams
 from prixlm.importers.streams import SourceReader
-from tests.helpers import count_tried, run_python
+from prixlm.kb.checks import check_table
+from tests.helpers import count_tried, fact_row, make_proposals, run_python
 from tests.hostile.attacks import FULL, attack, budget, draw
 
 MORE_MIB = 420
@@ -306,30 +308,96 @@ def test_a_parquet_file_that_expands_is_read_in_little_memory(
     assert SAYS[name] in said
 
 
-COUNT = r"""
-import re, sys
-from pathlib import Path
-from prixlm import KB
-from prixlm.kb.coverage import count_coverage
-kb = KB(Path(sys.argv[1]))
-before = Path("/proc/self/status").read_text()
-print(sum(count_coverage(kb).statable.values()))
-for status in (before, Path("/proc/self/status").read_text()):
-    print(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) // 1024)
-"""
+def small_kb(folder: Path) -> Path:
+    """Write a KB of three facts and return its folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "facts.tsv").write_bytes(FACT + b"en\tc\tr\ta\nfi\ta\tr\tb\n")
+    return import_kb([folder / "facts.tsv"], folder / "kb").folder
 
 
-def test_names_of_one_concept_are_counted_without_pairs(tmp_path: Path) -> None:
-    number = 4000
-    facts = "".join(f"{lang}\tx{i}\tr\tx{i}\n" for lang in ("en", "fi") for i in range(number))
-    links = "".join(f"en\tx0\tfi\tx{i}\nen\tx{i}\tfi\tx0\n" for i in range(number))
-    (tmp_path / "facts.tsv").write_text(f"lang\tsubject\trelation\tobject\n{facts}", "utf-8")
-    (tmp_path / "links.tsv").write_text(f"lang_a\tname_a\tlang_b\tname_b\n{links}", "utf-8")
-    import_kb([tmp_path / "facts.tsv", tmp_path / "links.tsv"], tmp_path / "kb")
-    ran = run_python(COUNT, tmp_path / "kb")
-    count, before, after = map(int, ran.stdout.split())
-    assert count == 2 * number**2
-    assert after - before < 200
+def expand(path: Path, column: str, value: Any, rows: int, **how: Any) -> None:
+    """Write a table again with `rows` equal rows, and one value in a column of all of them."""
+    table = pq.read_table(path).slice(0, 1)
+    table = pa.concat_tables([table] * rows).combine_chunks()
+    place = table.column_names.index(column)
+    field = table.schema.field(place)
+    table = table.set_column(place, field, pa.array([value] * rows, field.type))
+    pq.write_table(table, path, compression="zstd", **how)
+
+
+@pytest.mark.parametrize("column", ["name", "key"])
+def test_a_word_that_stands_for_many_texts_of_a_kb_is_refused(column: str, tmp_path: Path) -> None:
+    """A table of 3 kB with one name of a MiB 300 times took 554 MiB when it was read."""
+    path = small_kb(tmp_path) / "entities.parquet"
+    expand(path, column, "x" * (1 << 20), 300)
+    assert path.stat().st_size < 10_000
+    manifest = path.parent / "manifest.json"
+    values = json.loads(manifest.read_text("utf-8"))
+    values["counts"] |= {"entities": {"en": 300}, "linked": {"en": 0}}
+    manifest.write_text(json.dumps(values), "utf-8")
+    ran = attack("stats", path.parent, codes=(2,))
+    assert f"{column} expands from" in ran.stderr and "Import the KB again." in ran.stderr
+
+
+@pytest.mark.parametrize("lists", [1, 2_000])
+def test_lists_of_proposals_without_end_are_refused(lists: int, tmp_path: Path) -> None:
+    """One row that names 4 million languages took 6 kB, and 516 MiB when it was exported."""
+    make_proposals(tmp_path / "p", [fact_row(0)])
+    path = tmp_path / "p" / "proposals.parquet"
+    expand(path, "origin", ["en"] * (4_000_000 // lists), lists)
+    assert path.stat().st_size < 100_000
+    to = ("--format", "tsv", "--to", tmp_path / "out.tsv")
+    ran = attack("export", tmp_path / "p", *to, codes=(2,))
+    assert "4,000,000 values of origin in" in ran.stderr
+
+
+def test_a_long_word_in_lists_of_proposals_is_refused(tmp_path: Path) -> None:
+    make_proposals(tmp_path / "p", [fact_row(0)])
+    path = tmp_path / "p" / "proposals.parquet"
+    expand(path, "origin", ["x" * (1 << 16)] * 100, 100)
+    to = ("--format", "tsv", "--to", tmp_path / "out.tsv")
+    ran = attack("export", tmp_path / "p", *to, codes=(2,))
+    assert "origin expands from" in ran.stderr
+
+
+def test_long_names_that_are_few_are_read(tmp_path: Path) -> None:
+    """`--max-name` allows names of any length; what counts is how many bytes all of them have."""
+    path = tmp_path / "names.parquet"
+    names = [f"name {number}" for number in range(100_000)]
+    names[7] = "x" * 50_000
+    schema = pa.schema({"name": pa.string(), "origin": pa.list_(pa.string())})
+    table = pa.table({"name": names, "origin": [[name] for name in names]}, schema=schema)
+    for how in ({}, {"use_dictionary": False}, {"data_page_version": "2.0"}):
+        pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=8 << 20, **how)
+        assert check_table(path, schema, "Again.") == len(names)
+
+
+def share_pages(path: Path, groups: int) -> None:
+    """Give a table row groups that all have the pages of its first one."""
+    data, footer, first = path.read_bytes(), pq.read_metadata(path), pq.read_metadata(path)
+    for _ in range(groups - 1):
+        footer.append_row_groups(first)
+    footer.write_metadata_file(path)
+    pages = data[: len(data) - 8 - int.from_bytes(data[-8:-4], "little")]
+    path.write_bytes(pages + path.read_bytes()[4:])
+
+
+def test_row_groups_that_share_their_pages_are_refused(tmp_path: Path) -> None:
+    """Each page was walked once for every row group that names it: the square of the size."""
+    kb = small_kb(tmp_path)
+    source, table = tmp_path / "facts.parquet", kb / "entities.parquet"
+    names = [random.Random(number).randbytes(8).hex() for number in range(3000)]
+    facts = {"lang": ["en"] * 3000, "subject": names, "relation": names, "object": names}
+    pq.write_table(pa.table(facts), source)
+    rows = pa.concat_tables([pq.read_table(table).slice(0, 1)] * 3000)
+    rows = rows.set_column(rows.column_names.index("name"), "name", pa.array(names))
+    pq.write_table(rows, table)
+    for path in (source, table):
+        share_pages(path, 128)
+        assert pq.read_metadata(path).num_row_groups == 128
+    for args in (("import", source, "--to", tmp_path / "new"), ("stats", kb)):
+        ran = attack(*args, codes=(2,))
+        assert "the header of a page is damaged" in ran.stderr
 
 
 def test_json_that_is_too_deep_is_one_line_wherever_it_is_read(tmp_path: Path) -> None:

@@ -4,15 +4,16 @@ import csv
 import io
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas
 import pyarrow as pa
 import pyoxigraph as ox
 import pytest
 import rdflib
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -23,7 +24,7 @@ from prixlm.proposals.review import write_review
 from prixlm.reports.tables import plain
 from prixlm.untrusted import unguard_formula
 from tests.helpers import count_tried, fact_row, label_row, link_row, make_proposals
-from tests.hostile.attacks import NAMES, budget
+from tests.hostile.attacks import NAMES, SEED, budget
 
 PIECES = st.sampled_from(
     [
@@ -44,13 +45,36 @@ NAME = HOSTILE.filter(lambda text: bool(text.strip()))
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 IRI = re.compile(r'[^\x00-\x20<>"{}|^`\\]+').fullmatch
 
-# A folder is written for each example, so they are few.
-few = settings(
-    max_examples=budget(12, 400),
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+T = TypeVar("T", bound=Callable[..., object])
+
+
+def few(test: T, number: int = SEED) -> T:
+    """Draw the same examples for the same seed; a folder is written for each, so they are few."""
+    how = settings(
+        max_examples=budget(12, 400),
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    return seed(number)(how(test))
+
+
+def test_another_seed_draws_other_examples() -> None:
+    drawn: dict[int, list[list[str]]] = {}
+
+    def record(number: int) -> None:
+        @given(names=st.lists(NAME, min_size=1, max_size=4))
+        def draw_names(names: list[str]) -> None:
+            drawn[number].append(names)
+
+        drawn[number] = []
+        few(draw_names, number)()
+
+    record(SEED)
+    first = drawn[SEED]
+    record(SEED)
+    record(SEED + 1)
+    assert drawn[SEED] == first != drawn[SEED + 1]
 
 
 def on_one_line(text: str) -> str:

@@ -21,13 +21,13 @@ from prixlm.service import api, pages, reconcile
 from prixlm.service.app import create_app
 from prixlm.service.opened import Folders
 from prixlm.service.workbench import Workbench
-from prixlm.untrusted import OBEYED
+from prixlm.untrusted import ESCAPED
 from tests.helpers import count_tried
 from tests.hostile.attacks import EVIL, NAMES, SEED, VALUES, at_most, budget
 from tests.hostile.conftest import House
 
 HOME = "http://127.0.0.1"
-_OBEYED = re.compile(f"(?![\n\r\t])[{OBEYED}]")
+_OBEYED = re.compile(f"(?![\n\r\t])(?:{ESCAPED})")
 BODIES: list[bytes] = [
     b"",
     b"null",

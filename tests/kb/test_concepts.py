@@ -4,7 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prixlm.kb.concepts import count_linked, number_concepts
+from prixlm.kb import concepts
+from prixlm.kb.concepts import (
+    ConceptPairs,
+    count_linked,
+    in_large_concepts,
+    number_concepts,
+)
 
 
 def number_slowly(num_entities: int, pairs: list[tuple[int, int]]) -> list[int]:
@@ -30,6 +36,32 @@ def test_concepts_equal_a_plain_union_in_whatever_batches(data: st.DataObject) -
     ]
     found = number_concepts(num_entities, batches)
     assert found.tolist() == number_slowly(num_entities, pairs)
+
+
+@given(st.data())
+def test_pairs_equal_a_plain_join_in_whatever_blocks(data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, 30))
+    rows = st.lists(st.integers(0, 4), min_size=number, max_size=number)
+    concept = np.array(data.draw(rows), int)
+    language = np.array(sorted(data.draw(rows)), int)
+    wanted = np.array(data.draw(rows), int) > 0
+    expected = [
+        (a, b)
+        for a in range(number)
+        for b in range(a + 1, number)
+        if wanted[a] and wanted[b] and concept[a] == concept[b] and language[a] != language[b]
+    ]
+    before, concepts._BLOCK_PAIRS = concepts._BLOCK_PAIRS, data.draw(st.integers(1, 40))
+    pairs = ConceptPairs(concept, language, wanted)
+    found = [pair for a, b in pairs.blocks() for pair in zip(a.tolist(), b.tolist(), strict=True)]
+    concepts._BLOCK_PAIRS = before
+    assert found == expected and len(pairs) == len(expected)
+
+
+def test_entities_of_concepts_beyond_the_limit_are_told() -> None:
+    sizes = [concepts.MAX_CONCEPT, concepts.MAX_CONCEPT + 1]
+    large = in_large_concepts(np.repeat([0, 1], sizes))
+    assert not large[: sizes[0]].any() and large[sizes[0] :].all()
 
 
 def test_no_entities_have_no_concepts() -> None:

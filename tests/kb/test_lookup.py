@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers.models import WordLevel
 
 from prixlm import KB, import_kb
 from prixlm.kb import lookup
-from prixlm.kb.lookup import build_lookup
+from prixlm.kb.lookup import _fair_shares, build_lookup
 from prixlm.lm import token_cache
 
 AWKWARD = ("z", "Ω", "ﬀ", "😀", "é", "zz", "a")
@@ -55,6 +57,27 @@ def test_facts_in_both_directions_are_those_of_the_table(
         assert found_to == sorted(fact for fact in facts if fact[2] == entity)
         assert lookup.num_facts_of([entity]) == len(of) + len(to)
         assert len(lookup.facts_of([entity], most=1)) == min(1, len(of))
+
+
+def test_facts_of_many_entities_are_limited_in_all(
+    shared_toy: KB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = build_lookup(shared_toy)
+    every = range(shared_toy.num_entities)
+    whole = lookup.facts_of(every)
+    assert len(lookup.facts_of(every, most=100)) == len(whole), "65,536 at most, as there are few"
+    for most in range(1, len(whole) + 2):
+        monkeypatch.setattr("prixlm.kb.lookup._MOST_FACTS", most)
+        for facts in (lookup.facts_of(every, most=1), lookup.facts_to(every, most=1)):
+            assert len(facts) <= most
+
+
+@given(st.lists(st.integers(0, 20), max_size=20), st.integers(0, 60))
+def test_shares_are_fair(counts: list[int], most: int) -> None:
+    shares = _fair_shares(np.array(counts, int), most)
+    assert shares.sum() == min(most, sum(counts)) and (shares <= counts).all()
+    cut = [share for share, count in zip(shares.tolist(), counts, strict=True) if share < count]
+    assert all(shares.max() <= share + 1 for share in cut), "nobody has two more than one cut"
 
 
 def test_relations_are_found_by_key_and_by_a_name_in_any_language(world: KB) -> None:

@@ -26,8 +26,8 @@ from prixlm.errors import PrixError
 from prixlm.remote import is_remote, staged_folder, uri_of
 
 if TYPE_CHECKING:
-    from prixlm.reports.kept import Kept
     from prixlm.rankers.fusion import FusionConfig
+    from prixlm.reports.kept import Kept
     from prixlm.reports.tables import ResultTable
 
 KBFolder = Annotated[

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from prixlm.types import Progress
-from prixlm.untrusted import OBEYED, one_line, printable
+from prixlm.untrusted import ESCAPED, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -25,7 +25,7 @@ _LONGEST, _END = 2000, 300
 
 
 # JSON's own escapes cover the controls below U+0020 and no others. Line ends are its own.
-_JSON = re.compile(f"(?![\\n])[{OBEYED}]")
+_JSON = re.compile(f"(?![\\n])(?:{ESCAPED})")
 
 
 def print_json(value: Any) -> None:

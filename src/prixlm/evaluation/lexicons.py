@@ -350,22 +350,24 @@ def count_overlap(kb: KB, dictionaries: Dictionaries) -> ResultTable:
             for row in _OVERLAPS:
                 table.add(row, pair, float("nan"))
             continue
-        asked = pa.table(dict(zip("ab", zip(*dictionary.test, strict=True), strict=True)))
-        both = (
-            f"entities s JOIN entities t USING (concept) WHERE s.lang = {quote_texts([source])} "
-            f"AND t.lang = {quote_texts([lang])}"
-        )
+        columns = dict(zip("ab", zip(*dictionary.test, strict=True), strict=True))
+        asked = pa.table(columns | {"row": range(len(dictionary.test))})
+        first, second = (f"lang = {quote_texts([code])}" for code in (source, lang))
         counts = []
         for how in _OVERLAPS.values():
             # Names and words in the same form: (x, y) are linked names, (a, b) a test pair.
-            x, y, a, b = map(how.format, ("s.name", "t.name", "a", "b"))
+            # Concepts are joined by the words: a concept may have very many pairs of names.
+            name, a, b = map(how.format, ("name", "a", "b"))
             found = kb.join_table(
                 asked,
-                f"SELECT count(*) FROM asked SEMI JOIN (SELECT {x} AS x, {y} AS y FROM {both}) "
-                f"ON x = {a} AND y = {b}",
+                f"WITH s AS (SELECT DISTINCT {name} AS x, concept FROM entities WHERE {first}), "
+                f"t AS (SELECT DISTINCT {name} AS y, concept FROM entities WHERE {second}), "
+                f"named AS MATERIALIZED "
+                f"(SELECT row, {b} AS y, concept FROM asked JOIN s ON x = {a}) "
+                "SELECT count(DISTINCT row) FROM named SEMI JOIN t USING (y, concept)",
             )
             counts.append(int(found.column(0)[0].as_py()))
-        num_links = int(kb.query(f"SELECT count(*) FROM {both}").fetchall()[0][0])
+        num_links = _count_pairs(kb, first, second)
         for row, count in zip(_OVERLAPS, counts, strict=True):
             table.add(row, pair, count / len(asked), len(asked))
         table.notes.append(
@@ -373,6 +375,16 @@ def count_overlap(kb: KB, dictionaries: Dictionaries) -> ResultTable:
             f"among the KB's {num_links:,} links of these languages."
         )
     return table
+
+
+def _count_pairs(kb: KB, first: str, second: str) -> int:
+    """Return how many pairs of entities of two languages are linked; each is given as SQL."""
+    number = "SELECT concept, count(*) AS number FROM entities WHERE {} GROUP BY concept"
+    [[pairs]] = kb.query(
+        f"SELECT coalesce(sum(s.number * t.number), 0) FROM ({number.format(first)}) s "
+        f"JOIN ({number.format(second)}) t USING (concept)"
+    ).fetchall()
+    return int(pairs)
 
 
 def _induce(

@@ -9,6 +9,7 @@ In the SQL, a *node* is a key that some language names; its number is the id of 
 `pos` is the origin of a staged row: the source in the upper bits, the line in the lower ones.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,10 +23,12 @@ import pyarrow.parquet as pq
 
 from prixlm.importers.format import FROM_KEY, REDIRECTED, Account, Format
 from prixlm.importers.stage import BATCH_ROWS, StagedTables
-from prixlm.kb.concepts import count_linked, number_concepts
-from prixlm.kb.store import SPLITS, rechunk
+from prixlm.kb.concepts import MAX_CONCEPT, count_linked, in_large_concepts, number_concepts
+from prixlm.kb.store import SPLITS, quote_texts, rechunk
 from prixlm.kb.writer import write_table
 from prixlm.types import Array
+
+logger = logging.getLogger(__name__)
 
 _MAX_ROUNDS = 8  # each round doubles the length of the redirect chains that are resolved
 
@@ -58,6 +61,8 @@ class Joins:
             self.join_facts,
             self.write_triples,
             self.join_links,
+            self.join_concepts,
+            self.write_links,
             self.write_entities,
             self.write_aliases,
             self.write_descriptions,
@@ -250,7 +255,7 @@ class Joins:
         subject, object_ = self._node_of("f.subject", "s"), self._node_of("f.object", "o")
         rank = " ".join(f"WHEN '{split}' THEN {i}" for i, split in enumerate(SPLITS))
         languages = self.counts["entities"]
-        codes = " ".join(f"WHEN '{lang}' THEN {i}" for i, lang in enumerate(languages))
+        codes = " ".join(f"WHEN {quote_texts([code])} THEN {i}" for i, code in enumerate(languages))
         code = f"CASE f.lang {codes} ELSE -1 END" if codes else "-1"
         self.db.run(
             "CREATE TABLE joined AS SELECT s.node AS s, r.id AS r, o.node AS o, "
@@ -280,7 +285,7 @@ class Joins:
         languages = list(self.counts["entities"])
         # The language of an entity follows from its id: languages are ranges of ids.
         starts = np.cumsum([0, *self.counts["entities"].values()])[:-1]
-        code = " + ".join(f"CAST(e.id >= {start} AS SMALLINT)" for start in starts[1:]) or "0"
+        code = _range_of("e.id", starts.tolist()) if len(starts) else "0"
         # `member`: the entities of each node, at most one for each language.
         self.db.run(
             f"CREATE TABLE member AS SELECT n.node, e.id, CAST({code} AS SMALLINT) AS lang "
@@ -327,7 +332,7 @@ class Joins:
         self.db.run("DROP TABLE fact")
 
     def join_links(self) -> None:
-        """Write explicit links between nodes, and make the tables `link` and `shared`.
+        """Make the tables `link`, of explicit links between nodes, and `shared`.
 
         A link to a key that no language names (a Wikidata item, say) is not a link between
         entities. But two entities with a link to the same such key, a *hub*, mean the same: the
@@ -352,8 +357,8 @@ class Joins:
         on_hub = "(a IS NULL AND key_a IN (SELECT key FROM hub) AND b IS NOT NULL)"
         on_hub += " OR (b IS NULL AND key_b IN (SELECT key FROM hub) AND a IS NOT NULL)"
         self.db.run(
-            "CREATE TABLE shared AS SELECT coalesce(j.a, j.b) AS a, h.node AS b FROM joined j "
-            "JOIN hub h ON h.key = if(j.a IS NULL, j.key_a, j.key_b) "
+            "CREATE TABLE shared AS SELECT coalesce(j.a, j.b) AS a, h.node AS b, j.pos "
+            "FROM joined j JOIN hub h ON h.key = if(j.a IS NULL, j.key_a, j.key_b) "
             "WHERE (j.a IS NULL) <> (j.b IS NULL)"
         )
         self.db.reject(
@@ -363,8 +368,8 @@ class Joins:
         )
         to_itself = self.db.count("joined WHERE a = b")
         self.db.run(
-            "CREATE TABLE link AS SELECT least(a, b) AS a, greatest(a, b) AS b, count(*) AS num "
-            "FROM joined WHERE a <> b GROUP BY ALL"
+            "CREATE TABLE link AS SELECT least(a, b) AS a, greatest(a, b) AS b, count(*) AS num, "
+            "min(pos) AS pos FROM joined WHERE a <> b GROUP BY ALL"
         )
         # Links of the file that state a pair again, in either direction.
         [(repeats, distinct)] = self.db.run(
@@ -373,25 +378,59 @@ class Joins:
         self.account.filtered["link to itself"] += to_itself
         self.account.filtered["duplicate"] += int(repeats)
         self.account.imported["links"] += int(distinct) + self.db.count("shared")
+        self.db.run("DROP TABLE joined")
+
+    def join_concepts(self) -> None:
+        """Number the concepts of all entities: a key is one concept, and links join concepts.
+
+        The links of a concept with more than `MAX_CONCEPT` entities are rejected, all of them: so
+        the result does not depend on their order. If a key alone names more, each is a concept.
+        """
+        concepts = number_concepts(self.num_entities, self._pairs())
+        large = in_large_concepts(concepts)
+        if large.any():
+            self._reject_links(large)
+            concepts = number_concepts(self.num_entities, self._pairs())
+            large = in_large_concepts(concepts)
+        if large.any():
+            logger.warning("%d names of keys with too many names are apart", large.sum())
+            concepts = number_concepts(self.num_entities, self._pairs(large))
+        self.concepts = concepts
+
+    def _pairs(self, apart: Array | None = None) -> Iterator[tuple[Array, Array]]:
+        """Yield the pairs that mean the same, but those of entities that are to be apart."""
+        # Three reasons to mean the same: one key, an explicit link, a shared counterpart.
+        same_key = "SELECT id AS a, node AS b FROM member WHERE id <> node"
+        # A batch costs a pass over all entities, so their number must not grow with the KB.
+        rows = max(1 << 20, self.num_entities // 32)
+        for query in (same_key, "SELECT a, b FROM link", "SELECT a, b FROM shared"):
+            for batch in self.db.stream(query, rows):
+                a, b = np.asarray(batch.column("a")), np.asarray(batch.column("b"))
+                kept = slice(None) if apart is None else ~apart[a]
+                yield a[kept], b[kept]
+
+    def _reject_links(self, large: Array) -> None:
+        """Reject the links of some entities. large: (num_entities,) bool."""
+        path = self.scratch / "large.parquet"
+        pq.write_table(pa.table({"id": pa.array(np.flatnonzero(large), pa.int32())}), path)
+        self.db.view("large", path)
+        reason = f"link in a concept of more than {MAX_CONCEPT:,} names"
+        # Both ends are of one concept, so either tells.
+        for table in ("link", "shared"):
+            rows = f"{table} WHERE a IN (SELECT id FROM large)"
+            self.account.imported["links"] -= self.db.reject(reason, rows, "links")
+            self.db.run(f"DELETE FROM {rows}")
+
+    def write_links(self) -> None:
+        """Write the explicit links."""
         with write_table(self.out, "links") as table:
             for batch in self.db.stream("SELECT a, b FROM link ORDER BY a, b"):
                 table.write(a=batch.column("a"), b=batch.column("b"))
         self.counts["links"] = table.num_rows
-        self.db.run("DROP TABLE joined")
 
     def write_entities(self) -> None:
-        """Write the entities with their concepts: a key is one concept, and links join concepts."""
-
-        def pairs() -> Iterator[tuple[Array, Array]]:
-            # Three reasons to mean the same: one key, an explicit link, a shared counterpart.
-            same_key = "SELECT id AS a, node AS b FROM member WHERE id <> node"
-            # A batch costs a pass over all entities, so their number must not grow with the KB.
-            rows = max(1 << 20, self.num_entities // 32)
-            for query in (same_key, "SELECT a, b FROM link", "SELECT a, b FROM shared"):
-                for batch in self.db.stream(query, rows):
-                    yield np.asarray(batch.column("a")), np.asarray(batch.column("b"))
-
-        concepts = number_concepts(self.num_entities, pairs())
+        """Write the entities with their concepts."""
+        concepts = self.concepts
         self.counts["concepts"] = int(concepts.max()) + 1 if len(concepts) else 0
         self.counts["linked"] = count_linked(concepts, self.counts["entities"])
         with write_table(self.out, "entities") as table:
@@ -463,6 +502,19 @@ def _differs(column: pa.Array, before: Any) -> Array:
     new[0] = column[0].as_py() != before
     new[1:] = np.asarray(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1)))
     return new
+
+
+def _range_of(value: str, starts: list[int], first: int = 0) -> str:
+    """Return SQL for the number of the range that a value is in; ranges are numbered from `first`.
+
+    A search by halves: DuckDB nests expressions 1,000 deep, and there are thousands of languages.
+    """
+    if len(starts) == 1:
+        return str(first)
+    half = len(starts) // 2
+    low = _range_of(value, starts[:half], first)
+    high = _range_of(value, starts[half:], first + half)
+    return f"CASE WHEN {value} < {starts[half]} THEN {low} ELSE {high} END"
 
 
 def _sampler(total: int, wanted: int | None, seed: int) -> Callable[[int], Array]:

@@ -26,6 +26,7 @@ from prixlm.importers import stage, streams
 from prixlm.importers.format import Account, Chunk, Limits
 from prixlm.importers.join import Joins
 from prixlm.importers.plan import Langs, Plan, plan_import, source_size
+from prixlm.importers.resumed import drop_damaged_parts, drop_other_parts
 from prixlm.importers.stage import (
     PartMaker,
     first_samples,
@@ -120,6 +121,7 @@ def import_kb(
     }
     with open_workspace(work_folder, stamp) as work:
         try:
+            drop_damaged_parts(work.folder, len(plan.sources))
             if engine is None or engine == EngineConfig():
                 account = _stage(plan, work, strict, report)
             else:
@@ -213,19 +215,22 @@ def _describe(plan: Plan, report: Progress) -> dict[str, Any]:
 
 def _stage(plan: Plan, work: Workspace, strict: bool, report: Progress) -> Account:
     """Parse every source into staged parts; parts of an earlier attempt are not parsed again."""
-    account = Account()
+    account, names = Account(), set()
     total, done = plan.num_bytes(), 0
     with parsing(total, plan.format.in_processes) as parse:
         for index, source in enumerate(plan.sources):
             parser = plan.parser(index)
             chunks = _reporting(plan.chunks(index), report, done, total)
-            for part in stage_source(index, parser, chunks, work, parse):
+            parts = stage_source(index, parser, chunks, work, parse)
+            for number, part in enumerate(parts):
+                names.add(part_name(index, number))
                 account.add(part.read, part.rejected, part.filtered, part.samples)
                 account.samples = first_samples(account.samples)
                 if strict:
                     _refuse_rejects(plan, account)
             done += source_size(source)
             report("read", done, total)
+    drop_other_parts(work.folder, names)
     return account
 
 
@@ -255,6 +260,7 @@ def _stage_in_workers(
         account.samples = first_samples(account.samples)
     if strict:
         _refuse_rejects(plan, account)
+    drop_other_parts(work.folder, {shard.part for shard in shards})
     return account
 
 

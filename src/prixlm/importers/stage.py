@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from prixlm.config import checked
 from prixlm.engine.local import end_with_parent
 from prixlm.engine.workspace import Workspace
 from prixlm.errors import PrixError
@@ -46,9 +47,18 @@ from prixlm.threads import usable_cores
 from prixlm.untrusted import log_to_stderr
 
 PART_CHUNKS = 64
+PARTS = f"{'?' * 5}-{'?' * 6}"
+"""The names of parts, as a pattern."""
 BATCH_ROWS = 1 << 17
-_LINE_BITS = 40
+LINE_BITS = 40
 _ACCOUNT = "account.json"
+_ACCOUNT_KINDS: dict[str, Any] = {
+    "read": int,
+    "rejected": dict[str, int],
+    "filtered": dict[str, int],
+    "samples": list[list[Any]],
+}
+"""Kinds of the values of an account: a work folder may come from anyone."""
 _INLINE_BYTES = 32 << 20  # smaller imports are parsed here: starting workers takes longer
 
 Parse = Callable[[Parser, Iterable[Chunk]], Iterator[Parsed]]
@@ -227,14 +237,14 @@ def _write_part(folder: Path, results: Iterable[Parsed]) -> None:
 
 def _open_writer(path: Path, table: str) -> pq.ParquetWriter:
     """Open a staged table for writing, with options for speed rather than size."""
-    schema = _positioned(STAGED[table])
+    schema = on_disk(STAGED[table])
     repeated = [name for name in schema.names if name in ("relation", "lang", "split")]
     return pq.ParquetWriter(
         path, schema, compression="lz4", use_dictionary=repeated, write_statistics=False
     )
 
 
-def _positioned(schema: pa.Schema) -> pa.Schema:
+def on_disk(schema: pa.Schema) -> pa.Schema:
     """Return the schema of a staged table on disk: `pos` in the place of `line`."""
     return schema.set(schema.get_field_index("line"), pa.field("pos", pa.int64()))
 
@@ -242,13 +252,17 @@ def _positioned(schema: pa.Schema) -> pa.Schema:
 def _with_position(batch: pa.RecordBatch, source: int) -> pa.RecordBatch:
     index = batch.schema.get_field_index("line")
     columns = list(batch.columns)
-    columns[index] = pc.add(columns[index], pa.scalar(source << _LINE_BITS, pa.int64()))
-    return pa.record_batch(columns, schema=_positioned(batch.schema))
+    columns[index] = pc.add(columns[index], pa.scalar(source << LINE_BITS, pa.int64()))
+    return pa.record_batch(columns, schema=on_disk(batch.schema))
 
 
 def read_account(part: Path) -> Account:
-    """Return the account of the rows of a part."""
-    values = read_json(part / _ACCOUNT)
+    """Return the account of the rows of a part; ValueError if it is none."""
+    values = checked(read_json(part / _ACCOUNT), _ACCOUNT_KINDS)
+    if any(
+        [type(value) for value in sample] != [str, int, int, str] for sample in values["samples"]
+    ):
+        raise ValueError("a sample is not a reason, a source, a line and a text")
     account = Account()
     samples = [Reject(*sample) for sample in values["samples"]]
     account.add(values["read"], Counter(values["rejected"]), Counter(values["filtered"]), samples)
@@ -279,10 +293,10 @@ class StagedTables:
         # A staged table without rows has no file, but the joins read all tables.
         for table, schema in STAGED.items():
             # Folders with longer names are temporary ones, left by a kill.
-            files = sorted(parts.glob(f"{'?' * 5}-{'?' * 6}/{table}.parquet"))
+            files = sorted(parts.glob(f"{PARTS}/{table}.parquet"))
             if not files:
                 files = [folder / f"no-{table}.parquet"]
-                pq.write_table(_positioned(schema).empty_table(), files[0])
+                pq.write_table(on_disk(schema).empty_table(), files[0])
             self.view(table, *files)
 
     def view(self, name: str, *files: Path) -> None:
@@ -325,7 +339,7 @@ class StagedTables:
         )
         self.run("DROP TABLE sampled")
         for pos, text in shown:
-            source, line = pos >> _LINE_BITS, pos & ((1 << _LINE_BITS) - 1)
+            source, line = pos >> LINE_BITS, pos & ((1 << LINE_BITS) - 1)
             self._account.samples.append(Reject(reason, source, line, as_sample(text)))
         return number
 

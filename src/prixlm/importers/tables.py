@@ -33,7 +33,6 @@ from prixlm.importers.format import (
     clean_names,
     map_unique,
 )
-from prixlm.importers.pages import check_pages
 from prixlm.importers.streams import (
     CHUNK_BYTES,
     describe_bomb,
@@ -42,6 +41,7 @@ from prixlm.importers.streams import (
     line_chunks,
     plain_suffix,
 )
+from prixlm.kb.pages import check_pages
 from prixlm.languages import normalise
 from prixlm.types import Array
 from prixlm.untrusted import unguard_formula

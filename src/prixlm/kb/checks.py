@@ -2,17 +2,17 @@
 
     check_table(path, SCHEMAS["triples"], "Import the KB again.", bounds={"subject": 812})
 
-Only the footer is read, and columns of lists, whose nulls it does not tell. The footer has the type
-of each column and, for each row group, how many values are null and which are the least and the
-greatest. So a table that is not what we write is refused in one line where it is opened, not by an
-error deep in a query. A footer can lie about the values: what is read then is wrong, as it would be
+Only the footer and the headers of pages are read, and columns of lists, whose nulls they do not
+tell. The footer has the type of each column and, for each row group, how many values are null and
+which are the least and the greatest. The headers tell what reading a column takes (`pages.py`). So
+a table that is not what we write is refused in one line where it is opened, not by an error deep in
+a query. A footer can lie about the values: what is read then is wrong, as it would be
 with other values, but `check_ids` refuses ids that no row has.
 """
 
-import os
-from collections.abc import Container, Mapping
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import duckdb
@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from prixlm.errors import PrixError
-from prixlm.files import quote_path
+from prixlm.kb.pages import Pages, check_texts, query_file, read_pages
 
 _FREE_ROWS, _ROWS_A_BYTE = 1 << 20, 32
-"""Rows that a table may have: this many in any case, or for each byte of the file. Ids and names
-differ from row to row, so ours take a byte or more; 20 million equal rows take 315 kB."""
+"""Rows that a table may have, and values in lists: this many in any case, or for each byte of the
+file. Ids and names differ from row to row, so ours take a byte or more; 20 million equal rows take
+315 kB."""
 
 # DuckDB reads them, because Arrow's reader of statistics ends the process (std::terminate) where
 # a flipped bit gives a column another type. What another tool wrote need not have any: null.
@@ -60,9 +61,7 @@ def check_table(
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise PrixError(f"{path} cannot be read ({reason}). {remedy}") from None
-    size = path.stat().st_size
-    if footer.num_rows > max(_FREE_ROWS, _ROWS_A_BYTE * size):
-        raise PrixError(f"{path}: {footer.num_rows:,} rows in {size:,} bytes. {remedy}")
+    _check_number(path, footer.num_rows, "rows", remedy)
     for field in schema:
         number = found.get_all_field_indices(field.name)
         if len(number) > 1 or (not number and field.name not in optional):
@@ -70,6 +69,10 @@ def check_table(
         if number and found.field(number[0]).type != field.type:
             kind = str(found.field(number[0]).type)[:100]
             raise PrixError(f"{path}: {field.name} is {kind}, expected {field.type}. {remedy}")
+    pages = read_pages(path, schema.names, remedy)
+    _check_numbers(path, footer.num_rows, pages, remedy)
+    texts = {field.name for field in schema if _is_text(field.type)}
+    check_texts(path, [one for one in pages if one.column in texts], remedy)
     statistics = _read_statistics(path, remedy)
     for one in statistics:
         if one.name in schema.names:
@@ -79,6 +82,33 @@ def check_table(
                 raise PrixError(f"{path}: {one.name} {wrong}. {remedy}")
     _check_lists(path, schema, statistics, remedy)
     return int(footer.num_rows)
+
+
+def _check_number(path: Path, number: int, what: str, remedy: str) -> None:
+    """Refuse more rows, or values in lists, than a file of its size can have."""
+    size = path.stat().st_size
+    if number > max(_FREE_ROWS, _ROWS_A_BYTE * size):
+        raise PrixError(f"{path}: {number:,} {what} in {size:,} bytes. {remedy}")
+
+
+def _check_numbers(path: Path, num_rows: int, every: Sequence[Pages], remedy: str) -> None:
+    """Refuse row groups that have more rows than the table, and lists without end."""
+    rows: Counter[str] = Counter()
+    values: Counter[str] = Counter()
+    for one in every:
+        rows[one.path] += one.num_rows
+        values[one.path] += one.num_values
+    for column, number in rows.items():
+        if number != num_rows:
+            raise PrixError(
+                f"{path}: {column} has {number:,} rows, expected {num_rows:,}. {remedy}"
+            )
+        _check_number(path, values[column], f"values of {column.partition(', ')[0]}", remedy)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column has texts or lists of texts."""
+    return bool(pa.types.is_string(kind.value_type if pa.types.is_list(kind) else kind))
 
 
 def read_checked(path: Path, schema: pa.Schema, remedy: str) -> pa.Table:
@@ -139,19 +169,11 @@ class _Statistics:
 def _read_statistics(path: Path, remedy: str) -> list[_Statistics]:
     """Return the statistics of all columns."""
     try:
-        with _database(os.getpid()).cursor() as db:
-            rows = db.execute(_STATISTICS.format(path=quote_path(path))).fetchall()
+        rows = query_file(_STATISTICS, path)
     except duckdb.Error as error:
         reason = str(error).splitlines()[0]
         raise PrixError(f"{path}: its footer cannot be read ({reason}). {remedy}") from None
     return [_Statistics(*row) for row in rows]
-
-
-@lru_cache(maxsize=1)  # a new one takes 15 ms, ten times as long as the query
-def _database(_process: int) -> duckdb.DuckDBPyConnection:
-    """Return the connection of a process: a fork must not use that of its parent."""
-    # One thread, as more would only wait. A file may be replaced, so none is kept in memory.
-    return duckdb.connect(config={"threads": 1, "enable_external_file_cache": False})
 
 
 def _check_lists(path: Path, schema: pa.Schema, statistics: list[_Statistics], remedy: str) -> None:

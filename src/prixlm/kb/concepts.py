@@ -1,15 +1,21 @@
-"""Which entities mean the same: connected components over links, streamed.
+"""Which entities mean the same: connected components over links, streamed; and pairs of them.
 
-Memory is one integer for each entity, however many links there are.
+Memory is a few integers for each entity, however many links or pairs there are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from prixlm.arrays import group_starts, ragged_ranges
 from prixlm.types import Array
+
+MAX_CONCEPT = 1024
+"""Entities of one concept, in all languages: n of them have n * (n - 1) / 2 pairs. An item that
+every Wikipedia names has some 350."""
+_BLOCK_PAIRS = 1 << 18
 
 
 def number_concepts(num_entities: int, links: Iterable[tuple[Array, Array]]) -> Array:
@@ -45,6 +51,58 @@ def _merge_pairs(first: Array, a: Array, b: Array) -> None:
     moved = np.arange(len(first), dtype=first.dtype)
     moved[nodes] = smallest[group]
     first[:] = moved[first]
+
+
+def in_large_concepts(concepts: Array) -> Array:
+    """Return which entities are of a concept with more than `MAX_CONCEPT`: (num_entities,) bool."""
+    return np.asarray(np.bincount(concepts, minlength=1)[concepts] > MAX_CONCEPT)
+
+
+class ConceptPairs:
+    """All pairs of some entities that are of one concept and of different languages.
+
+    pairs = ConceptPairs(kb.concepts(), kb.language_of(np.arange(kb.num_entities)), wanted)
+    """
+
+    def __init__(self, concepts: Array, languages: Array, wanted: Array | None = None) -> None:
+        """Prepare five arrays over the entities; the pairs are made by `blocks`.
+
+        concepts, languages: (num_entities,) each; languages ascend with the ids.
+        wanted: (num_entities,) bool, the entities to pair; all by default.
+        """
+        ids = np.arange(len(concepts)) if wanted is None else np.flatnonzero(wanted)
+        self._ids = ids
+        # (W,) wanted entities by concept; those of a concept ascend, so they are by language too.
+        self._by_concept = ids[np.argsort(concepts[ids], kind="stable")]
+        concept, language = concepts[self._by_concept], languages[self._by_concept]
+        # An entity's partners with larger ids follow the last one of its own language.
+        ends = [_run_ends(concept, language), _run_ends(concept)]
+        place = np.argsort(self._by_concept, kind="stable")  # (W,) of each entity in `_by_concept`
+        self._low, self._high = (end[place] for end in ends)
+        self._total = np.cumsum(self._high - self._low)  # (W,) pairs up to each entity
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return int(self._total[-1]) if len(self._total) else 0
+
+    def blocks(self) -> Iterator[tuple[Array, Array]]:
+        """Yield pairs as two arrays `a`, `b` with a < b, sorted by a, then b."""
+        start = 0
+        while start < len(self._ids):
+            done = self._total[start - 1] if start else 0
+            end = int(np.searchsorted(self._total, done + _BLOCK_PAIRS, side="right"))
+            end = max(start + 1, end)
+            places, owner = ragged_ranges(self._low[start:end], self._high[start:end])
+            if len(places):
+                yield self._ids[start:end][owner], self._by_concept[places]
+            start = end
+
+
+def _run_ends(*columns: Array) -> Array:
+    """Return of each row where its group of equal rows ends; the columns are sorted together."""
+    starts = group_starts(*columns)
+    ends = np.append(starts[1:], len(columns[0])) if len(starts) else starts
+    return np.repeat(ends, ends - starts)
 
 
 def count_linked(concepts: Array, num_entities: dict[str, int]) -> dict[str, int]:

@@ -27,12 +27,15 @@ import numpy as np
 from prixlm.arrays import ragged_offsets, ragged_ranges
 from prixlm.engine.workspace import is_cached, open_workspace, partial_folder, seal
 from prixlm.files import publish
+from prixlm.kb.concepts import MAX_CONCEPT
 from prixlm.kb.mapped import MappedTexts, TextWriter, map_column
 from prixlm.kb.store import KB, cache_folder
 from prixlm.types import Array, Entity, Progress
 
 VERSION = 2
 _BATCH_ROWS = 1 << 16
+_MOST_FACTS = 1 << 16
+"""Facts of one answer: a concept may have a thousand names, each with as many facts."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,12 @@ class Lookup:
         return Entity(number, lang, self.names[number], self.keys[number], concept)
 
     def entities_of(self, concept: int) -> list[int]:
-        """Return the entities of a concept, sorted, so by language."""
+        """Return the entities of a concept, sorted, so by language; at most `MAX_CONCEPT`.
+
+        Only a KB that prixlm did not import has more.
+        """
         low, high = self._concept_start[concept : concept + 2]
+        high = min(high, low + MAX_CONCEPT)
         rows: list[int] = self._by_concept[low:high].tolist()
         return rows
 
@@ -176,12 +183,15 @@ class Lookup:
         return dict([*sorted(named, reverse=True), *reversed(common), *keys])
 
     def facts_of(self, subjects: Sequence[int], most: int | None = None) -> Facts:
-        """Return the facts with these subjects, of each at most the first `most`."""
+        """Return the facts with these subjects, of each at most the first `most`.
+
+        With `most`, they are at most 65,536 in all: each then has an equal share of them.
+        """
         rows = _rows_of(self._subject, subjects, most)
         return Facts(self._subject[rows], self._relation[rows], self._object[rows])
 
     def facts_to(self, objects: Sequence[int], most: int | None = None) -> Facts:
-        """Return the facts with these objects, of each at most the first `most`."""
+        """Return the facts with these objects, limited as those of `facts_of`."""
         rows = self._by_object[_rows_of(self._object_sorted, objects, most)]
         return Facts(self._subject[rows], self._relation[rows], self._object[rows])
 
@@ -295,11 +305,27 @@ def _rows_of(column: Array, ids: Sequence[int], most: int | None) -> Array:
     wanted = np.asarray(ids, column.dtype)
     low, high = column.searchsorted(np.stack([wanted, wanted + 1]))
     if most is not None:
-        high = np.minimum(high, low + most)
+        counts = np.minimum(high - low, most)
+        high = low + _fair_shares(counts, max(most, _MOST_FACTS))
     if len(wanted) == 1:
         return np.arange(low[0], high[0])
     rows, _ = ragged_ranges(low, high)
     return rows
+
+
+def _fair_shares(counts: Array, most: int) -> Array:
+    """Return how many rows of each to take, at most `most` in all: as many of each as can be."""
+    if int(counts.sum()) <= most:
+        return counts
+    # (N,) what each of the larger ones gets if all rows of the smaller ones are taken.
+    ordered = np.sort(counts)
+    left = most - (np.cumsum(ordered) - ordered)
+    share = left // np.arange(len(ordered), 0, -1)
+    taken: Array = np.minimum(counts, share[np.argmax(ordered > share)])
+    # What is left over, less than one row for each, goes to the first that have more.
+    more = np.flatnonzero(counts > taken)[: most - int(taken.sum())]
+    taken[more] += 1
+    return taken
 
 
 def _save(column: Array, path: Path, dtype: type) -> None:

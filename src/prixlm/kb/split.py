@@ -21,6 +21,7 @@ A true triple that is neither trained on nor tested is marked `known`, because t
 answers needs it.
 """
 
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -38,11 +39,13 @@ from prixlm.engine.overwriting import check_target
 from prixlm.engine.workspace import open_workspace
 from prixlm.errors import PrixError
 from prixlm.files import open_database, parquet_rows, publish
-from prixlm.kb.concepts import count_linked
+from prixlm.kb.concepts import MAX_CONCEPT, ConceptPairs, count_linked
 from prixlm.kb.store import FORMAT, KB, SPLITS, quote_texts
 from prixlm.kb.writer import write_table
 from prixlm.languages import parse_languages
 from prixlm.types import Array
+
+logger = logging.getLogger(__name__)
 
 TRAIN, VALID, TEST, KNOWN = range(4)
 """Positions in `SPLITS`."""
@@ -467,6 +470,13 @@ def _choose_withheld(kb: KB, concept: Array, config: SplitConfig) -> Array:
     is_linked = np.zeros(int(concept.max(initial=-1)) + 1, bool)  # concepts of several languages
     differs = (np.diff(concept[order]) == 0) & (np.diff(language) != 0)
     is_linked[concept[order[1:][differs]]] = True
+    # An import makes none of them. Half of a million names would be 10^11 answers.
+    large = is_linked & (np.bincount(concept, minlength=len(is_linked)) > MAX_CONCEPT)
+    if large.any():
+        logger.warning(
+            "%d concepts with more than %d names keep their links", large.sum(), MAX_CONCEPT
+        )
+        is_linked &= ~large
     linked = np.random.default_rng(config.seed).permutation(np.flatnonzero(is_linked))
     num_test, num_valid = (round(x * len(linked)) for x in (config.hide_links, config.valid))
     if not num_test:
@@ -486,13 +496,11 @@ def _write_hidden_links(kb: KB, out: Path, withheld: Array) -> int:
     withheld: (num_entities,) int8, the split of the links of each entity, TRAIN unless withheld.
     """
     with write_table(out, "hidden_links") as table:
-        # Both ends of a pair are of one concept, so either gives its split.
-        for batch in kb.link_pairs():
-            a, b = np.asarray(batch.column(0)), np.asarray(batch.column(1))
-            splits = withheld[a]
-            rows = splits != TRAIN
-            names = pa.array(SPLITS, pa.string()).take(pa.array(splits[rows]))
-            table.write(a=a[rows], b=b[rows], split=names)
+        languages = kb.language_of(np.arange(len(withheld)))
+        for a, b in ConceptPairs(kb.concepts(), languages, withheld != TRAIN).blocks():
+            # Both ends of a pair are of one concept, so either gives its split.
+            names = pa.array(SPLITS, pa.string()).take(pa.array(withheld[a]))
+            table.write(a=a, b=b, split=names)
     return table.num_rows
 
 

@@ -41,6 +41,7 @@ from prixlm.engine.workspace import is_cached
 from prixlm.errors import PrixError
 from prixlm.files import parquet_rows, read_json, refuse_link, write_atomically
 from prixlm.kb.checks import check_ids, check_table
+from prixlm.kb.concepts import MAX_CONCEPT, ConceptPairs
 from prixlm.remote import is_remote, local_folder
 from prixlm.threads import usable_cores
 from prixlm.types import Array, Entity
@@ -69,9 +70,12 @@ _IDS["relation"] = "relations"
 """The table that the ids of a column are row numbers of. Concepts are at most as many."""
 _REMEDY = "Import the KB again."
 # Short, with few parts: a code is shown as it is, also to agents, which a sentence could instruct.
-is_code = re.compile("[a-z]{2,8}(-[a-z0-9]{1,8}){0,4}", re.IGNORECASE).fullmatch
+CODE = "[a-z]{2,8}(-[a-z0-9]{1,8}){0,4}"
+is_code = re.compile(CODE, re.IGNORECASE).fullmatch
 _OPTIONAL = ("descriptions", "hidden_links")
 BATCH_ROWS = 1 << 16
+_FREE_PAIRS = 1 << 20
+"""Pairs that the concepts of any KB may have; others as many as concepts of `MAX_CONCEPT`."""
 _ENTITY = ", ".join(f"e.{f.name}" for f in dataclasses.fields(Entity))
 """The columns of an `Entity`, in its order, of a table `e`."""
 
@@ -449,18 +453,33 @@ class KB:
 
         explicit: only the pairs that the source states, instead of all pairs of each concept.
         """
-        # Pairs of a concept are made on the fly: n entities have n * (n - 1) / 2 of them.
-        pairs = "links l" if explicit else "(SELECT x.id AS a, y.id AS b FROM entities x "
         if not explicit:
-            pairs += "JOIN entities y ON x.concept = y.concept AND x.id < y.id) l"
+            yield from self._concept_pairs(langs)
+            return
         asked = ""
         if langs is not None:
             asked = f"AND x.lang IN ({quote_texts(langs)}) AND y.lang IN ({quote_texts(langs)})"
         query = (
-            f"SELECT l.a, l.b FROM {pairs} JOIN entities x ON x.id = l.a "
+            "SELECT l.a, l.b FROM links l JOIN entities x ON x.id = l.a "
             f"JOIN entities y ON y.id = l.b WHERE x.lang <> y.lang {asked} ORDER BY l.a, l.b"
         )
         yield from self._stream(query, BATCH_ROWS)
+
+    def _concept_pairs(self, langs: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """Yield the pairs of all concepts, made on the fly; refuse more than ours can have."""
+        languages, wanted = self.language_of(np.arange(self.num_entities)), None
+        if langs is not None:
+            asked = [number for number, lang in enumerate(self.languages) if lang in langs]
+            wanted = np.isin(languages, asked)
+        pairs = ConceptPairs(self.concepts(), languages, wanted)
+        most = max(_FREE_PAIRS, MAX_CONCEPT // 2 * self.num_entities)
+        if len(pairs) > most:
+            raise PrixError(
+                f"{self.folder}: its concepts have {len(pairs):,} pairs of entities, expected at "
+                f"most {most:,}. {_REMEDY}"
+            )
+        for a, b in pairs.blocks():
+            yield pa.record_batch({"a": a.astype(np.int32), "b": b.astype(np.int32)})
 
     @property
     def withholds_links(self) -> bool:
@@ -531,32 +550,9 @@ class KB:
         connection.execute("SET enable_progress_bar = false")
         connection.execute(f"SET threads = {usable_cores()}")
         for table in filter(lambda name: self.path(name).is_file(), SCHEMAS):
-            _check_table(self.path(table), SCHEMAS[table])
             rows = parquet_rows(self.path(table))
             connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {rows}")
         return connection
-
-
-def _check_table(path: Path, schema: pa.Schema) -> None:
-    """Refuse a file that is not a table of a KB, in one line."""
-    try:
-        found = pq.read_schema(path)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise PrixError(f"{path} cannot be read ({reason}). Import the KB again.") from None
-    for column in schema:
-        place = found.get_field_index(column.name)
-        kind = None if place < 0 else found.field(place).type
-        is_text = pa.types.is_string(column.type)
-        if kind is None or not (_is_text(kind) if is_text else pa.types.is_integer(kind)):
-            raise PrixError(
-                f"{path}: column {column.name} is {kind or 'missing'}, expected {column.type}. "
-                "Import the KB again."
-            )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def inner_folder(kb: KB, name: str) -> Path:

@@ -16,14 +16,14 @@ from babel import Locale, UnknownLocaleError
 from markupsafe import Markup, escape
 
 from prixlm.service.schemas import EntityRef, Name, RelationRef, ReliabilityPoint
-from prixlm.untrusted import OBEYED
+from prixlm.untrusted import ESCAPED
 
 MAX_SHOWN = 240
 """Characters of a name in a list; its own page shows all of them."""
 HEAT_STEPS = 9
 """Classes of colour in the heat map, above the empty one."""
 
-_UNSAFE = re.compile(f"[{OBEYED}]")
+_UNSAFE = re.compile(ESCAPED)
 _SPACES = re.compile("[\t\n\x0b\x0c\r\x85\u2028\u2029]+")
 
 

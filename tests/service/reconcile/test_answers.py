@@ -95,6 +95,17 @@ def test_suggested_properties_are_those_with_most_facts_then_names(toy: Answers)
     assert [pid for pid in has_country if not pid.startswith("name:")] == ["country"]
 
 
+def test_an_extension_ends_when_its_time_is_over(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server had refused the request, and the thread went on for minutes."""
+    monkeypatch.setattr("prixlm.service.reconcile.answers._SECONDS", -1.0)
+    asked = ExtendQuery(ids=["x"], properties=[ExtendProperty(id="director")])
+    with pytest.raises(Refused, match="no answer in time") as refused:
+        answers.extend(asked, ["en"])
+    assert refused.value.status == 503
+
+
 def test_values_of_an_extension_follow_their_settings(answers: Answers) -> None:
     film = answers.concepts.id_of(concept(answers, "Solaris"))
     contents: list[dict[str, object]] = [{}, {"content": "name"}, {"content": "id"}, {"limit": "x"}]

@@ -14,6 +14,7 @@ import hashlib
 import html
 import itertools
 import re
+import time
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,9 @@ _NUM_TYPES = 5
 """Types that a candidate is shown with."""
 MAX_ANSWER, _VALUE = 10_000_000, 100
 """Characters of the values in an answer of data extension; a value counts as some more."""
+_SECONDS = 30.0
+"""Of one answer of data extension. The server has refused the request by then, but it cannot stop
+the thread that answers it."""
 STYLE = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:8px;color:#1d1d1f;background:#fff}"
     "h1{font-size:17px;margin:0 0 4px}p,dl{margin:4px 0}dd{margin:0}"
@@ -406,10 +410,13 @@ class Answers:
             columns.append(described)
         rows = []
         size = 0
+        end = time.monotonic() + _SECONDS
         for text in query.ids:
             concept = self.find(text)
             values: list[list[dict[str, str]]] = []
             for asked in query.properties:
+                if time.monotonic() > end:
+                    raise Refused(503, "no answer in time: ask for fewer ids or columns.")
                 values.append([] if concept is None else self._values(concept, asked, langs))
                 size += sum(_VALUE + sum(map(len, value.values())) for value in values[-1])
                 if size > MAX_ANSWER:
@@ -423,6 +430,7 @@ class Answers:
         self, concept: int, asked: ExtendProperty, langs: Sequence[str]
     ) -> list[dict[str, str]]:
         lang, relation = self.read_property(asked.id)
+        limit = min(_whole_number(asked.settings.get("limit"), 0) or MOST_VALUES, MOST_VALUES)
         values: list[dict[str, str]] = []
         if lang is not None:
             names = self.evidence.names(concept, lang)
@@ -431,7 +439,7 @@ class Answers:
             text = self.concepts.description(concept, langs)
             values = [] if text is None else [{"str": clean(text.text), "lang": text.lang}]
         elif relation is not None:
-            for value in self.evidence.values_of(concept, relation):
+            for value in self.evidence.values_of(concept, relation)[:limit]:
                 name, shown = self.named(self.concepts.shown_entity(value, langs))
                 values.append({"id": self.concepts.id_of(value), "name": name, "lang": shown})
             content = asked.settings.get("content")
@@ -439,8 +447,7 @@ class Answers:
                 values = [{"str": value["name"], "lang": value["lang"]} for value in values]
             elif content == "id":
                 values = [{"str": value["id"]} for value in values]
-        limit = _whole_number(asked.settings.get("limit"), 0) or MOST_VALUES
-        return values[: min(limit, MOST_VALUES)]
+        return values[:limit]
 
     # Previews.
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from prixlm import PrixError
-from prixlm.importers import pages
-from prixlm.importers.pages import check_pages
+from prixlm.kb import pages
+from prixlm.kb.pages import check_pages
 
 MIB = 1 << 20
 NAMES = [f"name {number % 500}" for number in range(20_000)]
