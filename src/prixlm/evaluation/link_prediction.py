@@ -394,7 +394,8 @@ def _read_tables(paths: Sequence[Path], columns: list[str] | None = None) -> Ite
 def _seconds_of(paths: Sequence[Path]) -> float | None:
     """Return how long the ranks of parts took; None if other processes made some of them."""
     found = [(pq.read_schema(path).metadata or {}).get(_SECONDS) for path in paths]
-    return None if None in found else sum(map(float, found))
+    known = [float(seconds) for seconds in found if seconds is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def _rank_in_parts(
