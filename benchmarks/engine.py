@@ -11,6 +11,10 @@ Each is a command of its own. Its start-up is the time for one part (256 queries
 the rest is what the queries cost; likewise the processor time of all its processes. The SHA-256 of
 the answers has to be the same for all workers.
 Without --model, a compact model is trained for about a minute on a sample of the KB.
+
+With --driver, ten answers are made up for each query at once, in one process of its own for each
+size. What is left is what grows with the queries beside the model: reading them, cutting them into
+parts, writing the parts and joining them.
 """
 
 import argparse
@@ -18,21 +22,27 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from prixlm import KB, PretrainConfig, import_kb, pretrain
+from prixlm import KB, Completer, PretrainConfig, SearchConfig, import_kb, pretrain
+from prixlm.decoding.batch import answer_file
 from prixlm.threads import usable_cores
+from prixlm.types import Answer, Query
 
 DATA = Path(os.environ.get("PRIXLM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 PART = 256
@@ -150,6 +160,51 @@ def answer(
     return time.perf_counter() - started, work.end()
 
 
+class _AtOnce(Completer):
+    """Gives every query the same ten answers."""
+
+    def answer(self, queries: Sequence[Query], *_: Any) -> list[Any]:
+        entities = self.kb.entity_range("en")[:10]
+        names = self.kb.names(entities)
+        answers = [
+            Answer(entity, name, -1.0 - rank, rank + 1)
+            for rank, (entity, name) in enumerate(zip(entities, names, strict=True))
+        ]
+        return [answers] * len(queries)
+
+
+def _drive(model: Path, kb: Path, queries: Path, out: Path, sender: Connection) -> None:
+    """Report the processor seconds and the peak memory of answering a file at once."""
+    completer = _AtOnce(model, KB(kb))
+    started, wall = time.process_time(), time.perf_counter()
+    answer_file(completer, queries, out, SearchConfig())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sender.send((time.process_time() - started, time.perf_counter() - wall, peak))
+
+
+def measure_driver(model: Path, kb: KB, sizes: Sequence[int], work: Path) -> None:
+    """Print what the driver's work costs as the queries grow, each size in its own process."""
+    print("| queries | s | processor s | µs a query | peak MiB | answers MB |")
+    print("|---|---|---|---|---|---|")
+    context, results = multiprocessing.get_context("spawn"), []
+    for number in sizes:
+        queries, out = work / f"queries-{number}.parquet", work / "driver.parquet"
+        out.unlink(missing_ok=True)
+        receiver, sender = context.Pipe()
+        process = context.Process(target=_drive, args=(model, kb.folder, queries, out, sender))
+        process.start()
+        processor, wall, peak = receiver.recv()
+        process.join()
+        size = out.stat().st_size
+        print(
+            f"| {number:,} | {wall:.1f} | {processor:.1f} | {1e6 * processor / number:.0f} "
+            f"| {peak:.0f} | {size / 1e6:.1f} |",
+            flush=True,
+        )
+        results.append({"queries": number, "seconds": wall, "processor": processor, "peak": peak})
+    (work / "driver.json").write_text(json.dumps(results, indent=1))
+
+
 def main() -> None:
     """Answer files of each size on each engine, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -157,6 +212,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a Prix-LM of DBP-5L")
     parser.add_argument("--queries", default="20000", help="numbers of queries, comma-separated")
     parser.add_argument("--beam", help="beam size of all commands; default: prixlm's own")
+    parser.add_argument("--driver", action="store_true", help="measure the driver alone")
     parser.add_argument("--engines", default=",".join(ENGINES), help="of: " + ", ".join(ENGINES))
     arguments = parser.parse_args()
     work = arguments.work
@@ -166,14 +222,17 @@ def main() -> None:
     model = arguments.model or make_model(work)
     sizes = [PART, *map(int, arguments.queries.split(","))]
     print(f"{usable_cores()} usable cores")
+    for number in sizes:
+        write_queries(kb, number, work / f"queries-{number}.parquet")
+    if arguments.driver:
+        measure_driver(model, kb, sizes[1:], work)
+        return
     print(
         "| engine | queries | s | start-up s | its processor s | queries/s | processor ms a query "
         "| answers MB | SHA-256 |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     results = []
-    for number in sizes:
-        write_queries(kb, number, work / f"queries-{number}.parquet")
     beam = ("--beam", arguments.beam) if arguments.beam else ()
     answer(model, kb, work / f"queries-{PART}.parquet", work / "answers.parquet", beam)  # caches
     for name in arguments.engines.split(","):
