@@ -63,6 +63,7 @@ def test_the_tables_have_every_row(made: tuple[Path, list[list[ResultTable]]]) -
         "character n-grams (cosine)",
         "character n-grams, romanised",
         "base, without Mirror",
+        "Prix-LM (All), without Mirror",
         "base + Mirror (words)",
         "Prix-LM (Single) + Mirror (words)",
         "Prix-LM (All) + Mirror (words)",
@@ -74,13 +75,14 @@ def test_the_tables_have_every_row(made: tuple[Path, list[list[ResultTable]]]) -
     assert not (folder / "xel" / "models" / "single").exists(), "those of `lp` are used"
     files = linking[3]
     assert files.title == "accuracy@1, files" and "Prix-LM (All), translate" not in files.rows
-    assert list(lexicons[0].rows)[4:8] == [
+    assert list(lexicons[0].rows)[4:9] == [
         "hashed n-grams, mapped",
         "hashed n-grams, romanised, mapped",
         "base, without Mirror",
+        "Prix-LM (All), without Mirror",
         "base + Mirror (words)",
     ]
-    assert len(lexicons[0].rows) == 13
+    assert len(lexicons[0].rows) == 14
     assert lexicons[-1].metric == "test pairs that are linked names of the KB"
     assert lexicons[-1].values("in any case") == {"en-fi": 0.0}
     assert list(probing[0].rows) == ["base", "Prix-LM (Single, en)", "Prix-LM (All)"]

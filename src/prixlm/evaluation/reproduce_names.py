@@ -60,6 +60,7 @@ from prixlm.types import Progress
 
 POSITIVES = ("words", "links")
 UNTUNED = "base, without Mirror"
+UNTUNED_ALL = "Prix-LM (All), without Mirror"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +143,14 @@ class NamesModels:
         }
         return others | {title: (run.name, run.folder) for title, run in runs.items()}
 
-    def untuned(self) -> EntityEncoder:
-        """Return the base as an encoder that reads names as its Mirror variants do."""
-        return EntityEncoder.load(self.all().base().folder, self.config.mirror.encoder)
+    def untuned(self) -> dict[str, EntityEncoder]:
+        """Return the controls by title: base and All, reading names as their Mirror variants do.
+
+        The base has learnt nothing; All has learnt facts, and nothing about names.
+        """
+        runs = {UNTUNED: self.all().base(), UNTUNED_ALL: self.all().at(self.config.linking_at)}
+        encoder = self.config.mirror.encoder
+        return {title: EntityEncoder.load(run.folder, encoder) for title, run in runs.items()}
 
     def encoder(self, name: str, model: Path | str, positives: str) -> EntityEncoder:
         """Return the Mirror variant of a model with words or links as positives."""
@@ -270,8 +276,8 @@ def _linkers(models: NamesModels) -> Iterator[Linker]:
         return models.scorer(run, positives, lang)
 
     yield from spelling_scorers()
-    # The control: a model that has learnt nothing, and was not tuned either.
-    yield EncoderScorer(models.untuned(), UNTUNED)
+    for title, encoder in models.untuned().items():
+        yield EncoderScorer(encoder, title)
     for positives in POSITIVES:
         how = f"+ Mirror ({positives})"
         for other in config.others:
@@ -296,9 +302,7 @@ def reproduce_bli(
     models = NamesModels(TrainedModels(kb, Path(to), progress), config)
 
     def make(kept: Kept) -> list[ResultTable]:
-        # The control: a model that has learnt nothing, and was not tuned either.
-        encoders = {UNTUNED: models.untuned()}
-        encoders |= {
+        encoders = models.untuned() | {
             f"{title} + Mirror ({positives})": models.encoder(name, model, positives)
             for positives in POSITIVES
             for title, (name, model) in models.by_title(config.linking_at).items()
