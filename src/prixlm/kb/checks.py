@@ -311,7 +311,7 @@ def read_pages(path: Path, columns: Sequence[str], remedy: str) -> list[Pages]:
         if sum(max(0, size) for *_, size in chunks) > path.stat().st_size:
             raise ValueError("row groups share pages")
         with path.open("rb") as file:
-            return [_read_chunk(path, file, *chunk, remedy) for chunk in chunks]
+            return [_read_chunk(path, file, remedy, *chunk) for chunk in chunks]
     except (duckdb.Error, IndexError, KeyError, TypeError, ValueError, OSError):
         copy = remedy if remedy.endswith("again.") else "Copy it again."
         raise PrixError(f"{path}: the header of a page is damaged. {copy}") from None
@@ -320,12 +320,12 @@ def read_pages(path: Path, columns: Sequence[str], remedy: str) -> list[Pages]:
 def _read_chunk(
     path: Path,
     file: IO[bytes],
+    remedy: str,
     column: str,
     group: int,
     num_rows: int,
     start: int,
     size: int,
-    remedy: str,
 ) -> Pages:
     """Read the headers of the pages of a column in one row group."""
     pages = Pages(column, group, num_rows, size)
