@@ -28,7 +28,7 @@ _SAME = "http://www.w3.org/2002/07/owl#sameAs"
 def small_parts() -> None:
     """Cut dumps into parts of 256 KiB; call it in each process that imports."""
     for module in (rdf, streams, tables):
-        module.CHUNK_BYTES = 1 << 16  # type: ignore[attr-defined]
+        vars(module)["CHUNK_BYTES"] = 1 << 16
     stage.PART_CHUNKS, stage._INLINE_BYTES, streams._PARALLEL_BYTES = 4, 0, 0
 
 

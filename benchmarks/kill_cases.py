@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dumps import make_dumps
@@ -167,27 +168,26 @@ def cases(inputs: Path) -> dict[str, Case]:
 
 def import_cases(inputs: Path) -> dict[str, Case]:
     """Return an import of each format, parsed here and by workers, and one that replaces a KB."""
-    kept = inputs / "kb"
     made: dict[str, Case] = {}
+
+    def copy_kb(to: Path) -> None:
+        shutil.copytree(inputs / "kb", to / "kb")
+
     for name, sources in make_dumps(inputs / "dumps").items():
-        read: list[object] = ["import", *sources]
-
-        def call(to: Path, read: list[object] = read) -> list[object]:
-            return [*read, "--to", to / "kb"]
-
-        made[f"import {name}"] = Case(call, "kb")
-        made[f"import {name}, workers"] = Case(
-            lambda to, call=call: [*call(to), "--workers", 2],  # type: ignore[misc]
-            "kb",
-        )
+        made[f"import {name}"] = Case(partial(_import, sources), "kb")
+        made[f"import {name}, workers"] = Case(partial(_import, sources, "--workers", 2), "kb")
+        overwriting = partial(_import, sources, "--overwrite")
         made[f"import {name}, overwrite"] = Case(
-            lambda to, call=call: [*call(to), "--overwrite"],  # type: ignore[misc]
-            "kb",
-            prepare=lambda to: shutil.copytree(kept, to / "kb") and None,
-            resumes=True,
-            replaces=True,
+            overwriting, "kb", prepare=copy_kb, resumes=True, replaces=True
         )
     return made
+
+
+def _import(sources: list[Path], *options_and_folder: object) -> list[object]:
+    """Return the arguments of an import: its options, and last the folder of results."""
+    *options, to = options_and_folder
+    assert isinstance(to, Path)
+    return ["import", *sources, *options, "--to", to / "kb"]
 
 
 def _results(folder: Path) -> dict[str, str]:

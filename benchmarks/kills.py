@@ -44,6 +44,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
 import pyarrow.parquet as pq
 
@@ -131,7 +132,7 @@ def _die_between_renames() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return moved
 
-    Path.rename = rename_and_die  # type: ignore[assignment, method-assign]
+    mock.patch.object(Path, "rename", rename_and_die).start()
 
 
 def living(group: int) -> list[str]:
@@ -479,7 +480,9 @@ def main() -> None:
             )
             print(f"| {name} | {' | '.join(map(str, figures))} |", flush=True)
         total = sum(tally.kills for tally in tallies.values())
-        stages: Counter[str] = sum((tally.stages for tally in tallies.values()), Counter())
+        stages: Counter[str] = Counter()
+        for tally in tallies.values():
+            stages.update(tally.stages)
         if stages:
             print(f"imports were killed in: {dict(stages)}")
             assert stages.total() < _ENOUGH or stages.keys() >= _STAGES, f"expected {_STAGES}"

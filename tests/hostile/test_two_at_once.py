@@ -25,6 +25,7 @@ from prixlm.reports.tables import ResultTable, read_tables, write_tables
 from tests.helpers import Ran
 from tests.hostile.attacks import FULL, assert_harmless, attack, budget, commands
 from tests.hostile.conftest import GRAPH, MIRROR, House
+from tests.hostile.test_damage import write_pair, write_result
 
 ASK = ("--lang", "en", "--subject", "France", "--relation", "capital")
 
@@ -63,10 +64,54 @@ def writers(house: House, to: Path) -> dict[str, tuple[list[object], Path]]:
             ["--kb", house.split, "--langs", "en", "--to", to / "lp"],
             to / "lp",
         ),
-        "evaluate labels": (
-            ["--kb", house.kb, "--langs", "fi", "--to", to / "labels"],
-            to / "labels",
-        ),
+        **evaluators(house, to),
+        **reproducers(house, to),
+    }
+
+
+def evaluators(house: House, to: Path) -> dict[str, tuple[list[object], Path]]:
+    """Return a call of every command that writes a table beside those of link prediction."""
+    words, tested, questions = to / "words.txt", to / "words-test.txt", to / "fi"
+    pairs = [(f"{a}{b}", f"{b}{a}") for a in "abcdef" for b in "ghijk"]
+    for path, some in ((words, pairs[:20]), (tested, pairs[20:])):
+        path.write_text("".join(f"{a}\t{b}\n" for a, b in some), "utf-8")
+    names = to / "entities.txt"
+    names.write_text("Q1||France\nQ2||Finland\n", "utf-8")
+    questions.write_text("Q1||Ranska\nQ2||Finlandia\n", "utf-8")
+    prompts = to / "en.tsv"
+    head = "Prompt\tAns\tCandidate Ans\tSubject\n"
+    prompts.write_text(f"{head}It is <mask>.\tFrance\tFrance, Finland\tParis\n", "utf-8")
+    pair, tables = to / "ja_en", to / "tables" / "table.json"
+    if not pair.exists():  # also called to put the inputs back
+        write_pair(pair)
+        write_result(tables.parent)
+    rows = ["--row", "a", "--row", "b"]
+    calls: dict[str, list[object]] = {
+        "xel": ["--names", names, "--queries", questions],
+        "align": ["--data", pair],
+        "bli": ["--train", words, "--test", tested, "--frequent", 0],
+        "probe": ["--model", house.model, "--prompts", prompts],
+        "enrich": ["--kb", house.split, "--langs", "fi"],
+        "labels": ["--kb", house.kb, "--langs", "fi"],
+        "proposals": ["--kb", house.split, "--langs", "fi"],
+        "compare": [tables.with_suffix(".parquet"), *rows],
+        "merge": [tables, tables],
+    }
+    return {
+        f"evaluate {name}": ([*args, "--to", to / "out" / name], to / "out" / name)
+        for name, args in calls.items()
+    }
+
+
+def reproducers(house: House, to: Path) -> dict[str, tuple[list[object], Path]]:
+    """Return a call of every command that reproduces a table without training."""
+    calls: dict[str, list[object]] = {
+        "lp": ["--rows", "lookup,pairs"],
+        "jmac": ["--rows", "lookup,usual", "--langs", "en"],
+    }
+    return {
+        f"reproduce {name}": (["--kb", house.split, *args, "--to", to / name], to / name)
+        for name, args in calls.items()
     }
 
 
@@ -74,23 +119,13 @@ READING = {
     "stats": "prints",
     "serve": "marks only, see below",
     "mcp": "marks only, see below",
-    "demo": "import, enrich and export in a folder of its own",
-    "evaluate xel": "writes as evaluate lp",
-    "evaluate align": "writes as evaluate lp",
-    "evaluate bli": "writes as evaluate lp",
-    "evaluate probe": "writes as evaluate lp",
-    "evaluate enrich": "writes as evaluate lp",
-    "evaluate proposals": "writes as enrich, and its table as evaluate lp",
-    "evaluate compare": "writes as evaluate lp",
-    "evaluate merge": "writes as evaluate lp",
-    "reproduce lp": "holds the lock of its folder",
-    "reproduce xel": "holds the lock of its folder",
-    "reproduce bli": "holds the lock of its folder",
-    "reproduce probe": "holds the lock of its folder",
-    "reproduce figure": "holds the lock of its folder",
-    "reproduce jmac": "holds the lock of its folder",
+    "demo": "trains for minutes; its lock is tried below",
+    "reproduce xel": "trains for minutes; its lock is tried below",
+    "reproduce bli": "trains for minutes; its lock is tried below",
+    "reproduce probe": "trains for minutes; its lock is tried below",
+    "reproduce figure": "trains for minutes; its lock is tried below",
 }
-"""Commands that are not tried here, and why."""
+"""Commands that are not tried twice at once, and why."""
 QUICK = ["import", "split", "review", "export"]
 """Those without torch, tried in `make test`."""
 
@@ -111,15 +146,15 @@ def start(*args: object) -> "subprocess.Popen[str]":
 RESULTS = (".parquet", ".tsv", ".nq", ".md", ".json", ".safetensors", ".skops", ".toml")
 TIMES = ("timings.json", "seconds.json")
 """Files of nothing but times."""
-MADE_BY = re.compile(rb"^Made by .*$", re.MULTILINE)
-"""The line of a report that names its own folder."""
+MADE_BY = re.compile(rb"^Made by .*$|[0-9]+ seconds", re.MULTILINE)
+"""The line of a report that names its own folder, and times in notes."""
 
 
 def without_times(values: Any) -> Any:
     """Return nested JSON without what a clock says, or the command: two equal runs differ in it."""
     if isinstance(values, dict):
         kept = {name: without_times(value) for name, value in values.items()}
-        return {name: value for name, value in kept.items() if name not in ("seconds", "command")}
+        return {n: value for n, value in kept.items() if n != "command" and "seconds" not in n}
     return [without_times(value) for value in values] if isinstance(values, list) else values
 
 
@@ -129,7 +164,9 @@ def digest(path: Path) -> dict[str, str]:
     hashes = {}
     for file in files:
         if file.suffix in RESULTS and file.name not in TIMES and "report" not in file.parts:
-            content = MADE_BY.sub(b"", file.read_bytes())
+            content = file.read_bytes()
+            if file.suffix in (".md", ".json"):
+                content = MADE_BY.sub(b"", content)
             if file.suffix == ".json":
                 content = json.dumps(without_times(json.loads(content))).encode()
             place = str(file.relative_to(path.parent))
@@ -199,6 +236,36 @@ def test_a_folder_that_another_command_works_in_is_refused(
     with held(folder):
         ran = attack(*command.split(), *args, codes=(2,))
     assert "another command is running in" in ran.stderr
+
+
+@pytest.mark.parametrize("command", [name for name in READING if "lock" in READING[name]])
+def test_a_folder_of_models_that_another_command_works_in_is_refused(
+    command: str, house: House, tmp_path: Path
+) -> None:
+    files = to_files(house, tmp_path)
+    to = tmp_path / "to"
+    with held(to):
+        ran = attack(*command.split(), *files.get(command, []), "--to", to, codes=(2,))
+    assert "another command is running in" in ran.stderr
+    assert [path.name for path in to.iterdir()] in ([], ["lock"]), "nothing was begun"
+
+
+def to_files(house: House, to: Path) -> dict[str, list[object]]:
+    """Return what the commands that train read, beside their target."""
+    evaluators(house, to)
+    prompts: list[object] = ["--prompts", to / "prompts"]
+    (to / "prompts").mkdir()
+    shutil.copy(to / "en.tsv", to / "prompts")
+    words = to / "dictionaries"
+    words.mkdir()
+    for name in ("train", "test"):
+        shutil.copy(to / "words.txt", words / f"en-fi.{name}.txt")
+    return {
+        "reproduce xel": ["--kb", house.kb],
+        "reproduce bli": ["--kb", house.kb, "--dictionaries", words],
+        "reproduce probe": ["--kb", house.kb, *prompts],
+        "reproduce figure": ["--kb", house.kb, *prompts],
+    }
 
 
 @pytest.mark.parametrize("command", ["review", "export", "link"])

@@ -215,7 +215,7 @@ def _describe(plan: Plan, report: Progress) -> dict[str, Any]:
 
 def _stage(plan: Plan, work: Workspace, strict: bool, report: Progress) -> Account:
     """Parse every source into staged parts; parts of an earlier attempt are not parsed again."""
-    account, names = Account(), set()
+    account, names = Account(), set[str]()
     total, done = plan.num_bytes(), 0
     with parsing(total, plan.format.in_processes) as parse:
         for index, source in enumerate(plan.sources):

@@ -41,7 +41,7 @@ from prixlm.importers.streams import (
     line_chunks,
     plain_suffix,
 )
-from prixlm.kb.pages import check_pages
+from prixlm.kb.checks import check_pages
 from prixlm.languages import normalise
 from prixlm.types import Array
 from prixlm.untrusted import unguard_formula
