@@ -135,9 +135,9 @@ def test_a_fusion_has_a_seed(numbered: KB, tmp_path: Path) -> None:
         *_, fused = evaluate_rankers(numbered, config).results
         rows.append(fused.figures)
     assert rows[0] == rows[1] != rows[2]
-    with pytest.raises(PrixError, match="--fuse-facts and --fuse-seed require --fuse"):
+    with pytest.raises(PrixError, match="--fuse-seed requires --fuse"):
         EvaluateConfig(fuse_seed=1)
-    with pytest.raises(PrixError, match="--fuse-seed are 0 or more"):
+    with pytest.raises(PrixError, match="--fuse-seed -1: expected 0 or more"):
         EvaluateConfig(fuse=True, fuse_seed=-1)
 
 
