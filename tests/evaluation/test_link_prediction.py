@@ -138,9 +138,9 @@ def test_a_fusion_has_a_seed(numbered: KB, tmp_path: Path) -> None:
         *_, fused = evaluate_rankers(numbered, config).results
         rows.append(fused.figures)
     assert rows[0] == rows[1] != rows[2]
-    with pytest.raises(PrixError, match="--fuse-facts and --fuse-seed require --fuse"):
+    with pytest.raises(PrixError, match="--fuse-seed requires --fuse"):
         EvaluateConfig(fuse_seed=1)
-    with pytest.raises(PrixError, match="--fuse-seed are 0 or more"):
+    with pytest.raises(PrixError, match="--fuse-seed -1: expected 0 or more"):
         EvaluateConfig(fuse=True, fuse_seed=-1)
 
 
@@ -246,8 +246,8 @@ def test_rankers_can_be_left_out_of_the_rows_and_of_the_fusion(numbered: KB) -> 
             "--beyond 9: expected 10, which Hits@10 needs, to 1,000",
         ),
         ({"beyond": 100}, "--beyond is of --search exact"),
-        ({"answers": -1}, "--answers and --fuse-seed are 0 or more"),
-        ({"fuse_facts": 5}, "--fuse-facts and --fuse-seed require --fuse"),
+        ({"answers": -1}, "--answers is 0 or more"),
+        ({"fuse_facts": 5}, "--fuse-facts requires --fuse"),
         ({"open_world": True}, "--open-world requires --graph"),
         ({"subset": ("seen", "odd")}, "--subset odd: expected no-transfer, no-inverse, seen"),
     ],

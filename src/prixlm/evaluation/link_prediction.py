@@ -202,8 +202,10 @@ class EvaluateConfig:
             raise PrixError(f"--search {self.search}: expected beam or exact.")
         if (self.most is not None and self.most < 1) or self.relations < 0:
             raise PrixError("--most is 1 or more, and --relations 0 or more.")
-        if min(self.answers, self.fuse_seed) < 0 or self.fuse_facts < 1:
-            raise PrixError("--answers and --fuse-seed are 0 or more, and --fuse-facts 1 or more.")
+        if self.answers < 0 or self.fuse_facts < 1:
+            raise PrixError("--answers is 0 or more, and --fuse-facts 1 or more.")
+        if self.fuse_seed < 0:
+            raise PrixError(f"--fuse-seed {self.fuse_seed}: expected 0 or more.")
         if not HITS_DEPTH <= self.beyond <= BEYOND:
             raise PrixError(
                 f"--beyond {self.beyond}: expected {HITS_DEPTH}, which Hits@10 needs, "
@@ -219,8 +221,10 @@ class EvaluateConfig:
             raise PrixError("--beyond is of --search exact: a beam finds ranks up to 10.")
         if self.open_world and not self.graphs:
             raise PrixError("--open-world requires --graph.")
-        if (self.fuse_facts, self.fuse_seed) != (FusionConfig.facts, 0) and not self.fuse:
-            raise PrixError("--fuse-facts and --fuse-seed require --fuse.")
+        if self.fuse_facts != FusionConfig.facts and not self.fuse:
+            raise PrixError("--fuse-facts requires --fuse.")
+        if self.fuse_seed and not self.fuse:
+            raise PrixError("--fuse-seed requires --fuse.")
         if self.fuse and self.split == "valid":
             raise PrixError("--fuse is fitted on valid facts: evaluate it on test.")
         if self.fuse and self.by_name:
