@@ -199,6 +199,7 @@ def test_random_kills_lose_no_part_and_make_none_twice(
             driver = start_driver(nodes, tmp_path, number, 0.1)
         killed.append(kind)
     assert driver.wait(300) == 0, (killed, (tmp_path / "stderr").read_text())
+    print(f"seed {seed} killed: {' '.join(killed)}")  # pytest -rP shows it
     assert killed, "the job was done before anything was killed"
     begun = tried(tmp_path)
     assert run(squares(tmp_path, number), tmp_path, on(nodes)) == expected(number), killed
@@ -376,6 +377,7 @@ def test_random_kills_change_no_answer(
             driver = start()
         killed.append(kind)
     assert driver.wait(300) == 0, (killed, (tmp_path / "stderr").read_text())
+    print(f"seed {seed} killed: {' '.join(killed)}")
     assert killed, "the questions were answered before anything was killed"
     assert out.read_bytes() == (asked / "one.parquet").read_bytes(), killed
 
