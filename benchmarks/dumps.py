@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 
 from prixlm.importers import rdf, stage, streams, tables
 
+_GENERATED = importlib.import_module("import")  # import.py, whose name is a keyword
+
 _ITEMS, _LINES, _ENTITIES = 250, 24_000, 3_000
 _ABOUT = "http://www.w3.org/2000/01/rdf-schema#label"
 _SAME = "http://www.w3.org/2002/07/owl#sameAs"
@@ -48,14 +50,14 @@ def make_dumps(folder: Path) -> dict[str, list[Path]]:
 
 def _wikidata(folder: Path) -> None:
     plain = folder / "items.json"
-    importlib.import_module("import").write_wikidata(plain, _ITEMS, described=True)
+    _GENERATED.write_wikidata(plain, _ITEMS, described=True)
     with gzip.open(folder / "items.json.gz", "wb", 5) as file:
         file.write(plain.read_bytes())
     plain.unlink()
 
 
 def _triples(folder: Path) -> None:
-    importlib.import_module("import").write_triples(folder / "facts.nt", _LINES)
+    _GENERATED.write_triples(folder / "facts.nt", _LINES)
 
 
 def _dbpedia(folder: Path) -> None:

@@ -255,14 +255,14 @@ def test_right_and_matched_rows_are_counted(
 
 
 def test_kills_compares_what_holds_no_times(tmp_path: Path) -> None:
-    kills = load("kills")
+    kills, cases = load("kills"), load("kill_cases")
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.parquet").write_bytes(b"same")
         (tmp_path / folder / "metrics.jsonl").write_text(folder)
-    one, other = (kills.digests(tmp_path / folder) for folder in ("one", "other"))
+    one, other = (cases.digests(tmp_path / folder) for folder in ("one", "other"))
     assert list(one) == ["one/a.parquet"] and list(one.values()) == list(other.values())
-    assert kills.digests(tmp_path / "one" / "a.parquet").keys() == {"a.parquet"}
+    assert cases.digests(tmp_path / "one" / "a.parquet").keys() == {"a.parquet"}
     assert kills.Tally(kills=3).is_good() and not kills.Tally(lost=1).is_good()
 
 

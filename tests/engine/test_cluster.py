@@ -113,6 +113,17 @@ def test_ray_leaves_the_handlers_of_signals_as_they_were(nodes: Any, tmp_path: P
     assert set(handlers) == {stop}
 
 
+def test_nothing_connects_by_itself_after_a_job(
+    nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own threads would, where Ray was imported before its variable was set."""
+    monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", True)
+    assert run(squares(tmp_path), tmp_path, on(nodes, workers=1)) == expected()
+    with pytest.raises(ray.exceptions.RaySystemError):
+        ray.put(1)
+    assert not ray.is_initialized()
+
+
 def test_the_connection_outlives_the_last_thread_of_ray_data(nodes: Any) -> None:
     """A thread that is left would connect again, and the next job would find Ray in use."""
     connected = []

@@ -184,6 +184,8 @@ def _connected(config: EngineConfig) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    # Ray reads that variable when it is imported, which may have been before.
+    importlib.import_module("ray._private.auto_init_hook").__dict__["enable_auto_connect"] = False
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if config.address is None:
         options |= {
