@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -320,8 +321,10 @@ def test_a_job_that_waits_for_cpus_says_so_and_goes_on(
     finally:
         logging.getLogger("prixlm.engine.cluster").removeHandler(listener)
         holder.kill()
-        holder.wait()
-    assert len(said) == 1 and "no worker has started after 2 s: 0 of 3 CPUs" in said[0]
+        holder.communicate()  # closes the pipe, too
+    # How many machines there are depends on what tests before this one have killed.
+    [line] = said
+    assert re.search(r"no worker has started after 2 s: 0 of [34] CPUs", line), line
 
 
 @pytest.fixture(scope="module")
